@@ -1,0 +1,1 @@
+//! pve-model
