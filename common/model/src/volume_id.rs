@@ -3,7 +3,7 @@
 //! It is the grammar of the driver that people run today, so that their PVs stay valid, minus every
 //! character that could mean something to a URL or to a drive string.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
@@ -86,14 +86,16 @@ impl DiskName {
 
 fn hashed(volume: &str) -> String {
     let digest = Sha256::digest(volume.as_bytes());
-    digest
+    let head: u128 = digest
         .iter()
-        .take(20)
-        .fold(HASHED_HEAD.to_owned(), |mut text, byte| {
-            // Writing to a String can't fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        .take(16)
+        .fold(0, |acc, byte| acc << 8 | u128::from(*byte));
+    let tail: u32 = digest
+        .iter()
+        .skip(16)
+        .take(4)
+        .fold(0, |acc, byte| acc << 8 | u32::from(*byte));
+    format!("{HASHED_HEAD}{head:032x}{tail:08x}")
 }
 
 fn is_hashed(name: &str) -> bool {
