@@ -5,7 +5,12 @@
 /// `csi.v1`: the Container Storage Interface.
 pub mod csi {
     /// Version 1.
-    #[expect(unused_qualifications, clippy::pedantic, reason = "generated code")]
+    #[expect(
+        unused_qualifications,
+        clippy::allow_attributes_without_reason,
+        clippy::pedantic,
+        reason = "generated code"
+    )]
     pub mod v1 {
         tonic::include_proto!("csi.v1");
     }
@@ -13,7 +18,12 @@ pub mod csi {
 
 /// The kubelet's plugin registration.
 pub mod pluginregistration {
-    #![expect(unused_qualifications, clippy::pedantic, reason = "generated code")]
+    #![expect(
+        unused_qualifications,
+        clippy::allow_attributes_without_reason,
+        clippy::pedantic,
+        reason = "generated code"
+    )]
     tonic::include_proto!("pluginregistration");
 }
 
