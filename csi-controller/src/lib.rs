@@ -1,1 +1,25 @@
-//! pve-csi-controller
+//! CSI Identity and Controller for a tenant cluster whose workers are VMs of Proxmox VE.
+//!
+//! `service` takes RPCs, `validate` turns protobuf into domain requests, the verbs (`create`, `delete`, `publish`,
+//! `unpublish`, `capacity`) observe, decide, act and verify, and `error` says what a failure means to a sidecar.
+//! Nothing here formats or mounts, and nothing the tenant's API server says is taken as proof.
+
+pub mod capacity;
+pub mod create;
+pub mod delete;
+pub mod disk;
+pub mod error;
+pub mod gone;
+pub mod holders;
+pub mod inventory;
+pub mod placement;
+pub mod publish;
+pub mod region;
+pub mod service;
+pub mod slots;
+pub mod unpublish;
+pub mod validate;
+pub mod vm;
+
+pub use error::Error;
+pub use region::{Driver, RegionContext};

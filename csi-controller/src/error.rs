@@ -1,0 +1,217 @@
+//! Everything an RPC can fail with, and what each failure means to a sidecar.
+//!
+//! `Display` is the operator's text: it may say what PVE said. [`Error::tenant`] is what `kubectl describe` shows: a
+//! closed phrase about the tenant's own objects, nothing of other guests, endpoints or PVE's words.
+
+use pve_client::{ApiError, Effect, ErrorKind};
+use tonic::{Code, Status};
+
+/// The RPCs whose errors differ in meaning. The sidecars read codes per RPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rpc {
+    /// external-provisioner `checkError`: four codes mean "may be running", all others "for sure not in progress".
+    CreateVolume,
+    /// external-provisioner repeats on any error.
+    DeleteVolume,
+    /// external-attacher: any error of attach is repeated; four codes mean "may be attached".
+    ControllerPublishVolume,
+    /// external-attacher repeats on any error.
+    ControllerUnpublishVolume,
+    /// Not called by Kubernetes' sidecars.
+    ValidateVolumeCapabilities,
+    /// external-provisioner repeats and keeps the old capacity object.
+    GetCapacity,
+}
+
+/// Why a volume handle is not ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Foreign {
+    /// No region of that name in the config.
+    Region,
+    /// The storage is not in the region's policy.
+    Storage,
+    /// The PVE node is not in the region's policy.
+    PveNode,
+    /// The disk's owner is not this installation, and the volume is not adopted.
+    Owner,
+}
+
+/// Why a volume can't be made in that place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exhausted {
+    /// Less free space than wanted, or than the operator keeps free.
+    Space,
+    /// `maxBytes` or `maxVolumes` of the policy.
+    Quota,
+    /// `maxVolumeBytes` of the policy.
+    VolumeSize,
+    /// The storage is not there, disabled or unreachable on every host that was asked for.
+    Storage,
+    /// No free slot in the VM.
+    Slots,
+}
+
+/// Why a VM may not be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VmRefusal {
+    /// Not in the tenant's pool, or its pool can't be seen.
+    Pool,
+    /// A template.
+    Template,
+    /// A VM that owns disks.
+    Owner,
+    /// Two VMs have the UUID.
+    Duplicate,
+    /// Not a QEMU guest.
+    Container,
+}
+
+/// What an RPC could not do. Closed: each variant has a row in [`Error::code`] and in [`Error::tenant`].
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request itself is wrong. The text is made of the caller's own input and is shown to the tenant.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+    /// The size can't be made. The text is shown to the tenant.
+    #[error("size out of range: {0}")]
+    OutOfRange(String),
+    /// The handle names something that the operator's policy does not give us.
+    #[error("volume is not ours: {why:?} of {volume}")]
+    Foreign {
+        /// The handle.
+        volume: String,
+        /// Which part.
+        why: Foreign,
+    },
+    /// No such volume: PVE was read and does not have it, or the text can't be a handle at all.
+    #[error("volume does not exist")]
+    UnknownVolume,
+    /// No VM belongs to the node id.
+    #[error("no VM for node id: {0}")]
+    UnknownNode(String),
+    /// The VM is there and may not be used.
+    #[error("VM refused ({why:?}): {detail}")]
+    VmRefused {
+        /// Why.
+        why: VmRefusal,
+        /// Which VM (operator).
+        detail: String,
+    },
+    /// A VM that we can neither see nor prove gone.
+    #[error("VM can't be seen and is not proved gone: {0}")]
+    VmInvisible(String),
+    /// The name is taken by something that does not fit the request. The text is shown to the tenant.
+    #[error("exists with other properties: {0}")]
+    Exists(String),
+    /// Another RPC is at work on the same volume, or waited too long for the same VM.
+    #[error("another operation is in flight: {0}")]
+    Busy(&'static str),
+    /// The process is about to end.
+    #[error("shutting down")]
+    ShuttingDown,
+    /// No room in that place.
+    #[error("no room ({why:?}): {detail}")]
+    Exhausted {
+        /// Why.
+        why: Exhausted,
+        /// Numbers and names (operator).
+        detail: String,
+    },
+    /// A VM holds the volume: a worker other than the one asked for, or any at Delete.
+    #[error("volume in use: {0}")]
+    InUse(String),
+    /// A node-local volume was asked for on a VM of another host.
+    #[error("volume lies on another host: {0}")]
+    WrongHost(String),
+    /// PVE or its configuration can't do it (storage type, `hotplug` of the VM, …). The sentence is shown to the tenant.
+    #[error("not supported: {tenant} ({detail})")]
+    Unsupported {
+        /// Closed sentence for the tenant.
+        tenant: &'static str,
+        /// For the operator.
+        detail: String,
+    },
+    /// Another worker may hold the volume and can't be asked.
+    #[error("possible holder can't be read: {0}")]
+    HolderUnknown(String),
+    /// What QEMU really has is unknown at the moment.
+    #[error("real state of the VM is unknown: {0}")]
+    RealUnknown(String),
+    /// The guest does not let the disk go.
+    #[error("disk is still busy in the guest: {0}")]
+    GuestBusy(String),
+    /// QEMU did not take the disk; the change was reverted.
+    #[error("hotplug failed: {0}")]
+    HotplugFailed(String),
+    /// The VM's config changed under us too often.
+    #[error("VM config keeps changing: {0}")]
+    Changed(String),
+    /// A task of PVE runs longer than we may wait.
+    #[error("task still runs: {0}")]
+    StillRunning(String),
+    /// The backend refuses to free the disk for now.
+    #[error("storage is busy: {0}")]
+    StorageBusy(String),
+    /// What an earlier call or this one did can't be observed now: the disk may exist.
+    #[error("{doing}: outcome unknown")]
+    Unsettled {
+        /// What we were doing.
+        doing: &'static str,
+        /// What PVE said.
+        #[source]
+        source: ApiError,
+    },
+    /// PVE answered with an error, or not at all.
+    #[error("{doing}")]
+    Pve {
+        /// What we were doing.
+        doing: &'static str,
+        /// What PVE said.
+        #[source]
+        source: ApiError,
+    },
+    /// PVE shows something else than what it was told; a disk may be there.
+    #[error("PVE contradicts itself: {0}")]
+    Contradiction(String),
+    /// The operation died.
+    #[error("internal: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// Wraps what PVE said with what we were doing.
+    pub fn pve(doing: &'static str) -> impl FnOnce(ApiError) -> Self {
+        move |source| Self::Pve { doing, source }
+    }
+
+    /// Whether PVE may have been changed, now or by an earlier call of the same RPC whose outcome was never seen.
+    pub fn effect(&self) -> Effect {
+        match self {
+            Self::Pve { source, .. } => source.effect(),
+            Self::Busy(_)
+            | Self::ShuttingDown
+            | Self::Changed(_)
+            | Self::StillRunning(_)
+            | Self::StorageBusy(_)
+            | Self::GuestBusy(_)
+            | Self::RealUnknown(_)
+            | Self::HolderUnknown(_)
+            | Self::VmInvisible(_)
+            | Self::Unsettled { .. }
+            | Self::Contradiction(_)
+            | Self::Internal(_) => Effect::Possible,
+            Self::Invalid(_)
+            | Self::OutOfRange(_)
+            | Self::Foreign { .. }
+            | Self::UnknownVolume
+            | Self::UnknownNode(_)
+            | Self::VmRefused { .. }
+            | Self::Exists(_)
+            | Self::Exhausted { .. }
+            | Self::InUse(_)
+            | Self::WrongHost(_)
+            | Self::Unsupported { .. }
+            | Self::HotplugFailed(_) => Effect::None,
+        }
+    }
+}
