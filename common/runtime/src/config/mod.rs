@@ -1,0 +1,218 @@
+//! The operator's config file: which PVE clusters there are, how to reach them, and what of them is
+//! the tenant's. Policy comes from here alone.
+//!
+//! Errors carry the path of the key (`regions.r1.endpoints[1].url`) and never a value.
+
+mod former;
+mod policy;
+mod regions;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use pve_model::params::{AioMode, CacheMode};
+use pve_model::{Bytes, DiskFormat, PoolId, PveNode, Region, StorageId, VmId, VolumeId};
+
+use crate::credentials::TokenConfig;
+
+/// Everything that the operator decides about the PVE side.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// How Nodes are named by what runs the tenant's cluster.
+    pub provider: Provider,
+    /// One entry per PVE cluster.
+    pub regions: BTreeMap<Region, RegionConfig>,
+}
+
+/// Who made the tenant's Nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Provider {
+    /// Anyone: `proxmox://<region>/<vmid>`.
+    #[default]
+    Default,
+    /// Cluster API: `proxmox://<uuid>`.
+    Capmox,
+}
+
+/// One PVE cluster.
+#[derive(Debug, Clone)]
+pub struct RegionConfig {
+    /// At least one; any member of the cluster serves all of it.
+    pub endpoints: Vec<EndpointConfig>,
+    /// The API token, read again on demand.
+    pub token: TokenConfig,
+    /// What of the cluster is the tenant's.
+    pub policy: RegionPolicy,
+}
+
+/// One API endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointConfig {
+    /// `https://host:port`, without a path or a slash at its end.
+    pub url: String,
+    /// How its certificate is judged.
+    pub trust: Trust,
+}
+
+/// How an endpoint's certificate is judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trust {
+    /// The authorities of the system.
+    SystemRoots,
+    /// These authorities alone, as PEM.
+    Ca(String),
+    /// The SHA-256 of the one certificate that is right.
+    Fingerprint([u8; 32]),
+    /// Anything goes.
+    Insecure,
+}
+
+/// What of a PVE cluster is the tenant's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionPolicy {
+    /// The pool that the tenant's VMs are in.
+    pub pool: PoolId,
+    /// Storages that may be used. Empty means none.
+    pub storages: BTreeMap<StorageId, StoragePolicy>,
+    /// PVE nodes that may be used. Empty means none.
+    pub pve_nodes: BTreeSet<PveNode>,
+    /// In whose name disks are made.
+    pub owners: Owners,
+    /// What the owner is.
+    pub mode: Mode,
+    /// Volumes of other owners that are ours nevertheless.
+    pub adopted: BTreeSet<VolumeId>,
+}
+
+/// The VMIDs that disks are named after.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Owners {
+    /// For PVE nodes without an entry of their own.
+    pub default: Option<VmId>,
+    /// For disks on one PVE node.
+    pub per_node: BTreeMap<PveNode, VmId>,
+}
+
+/// What the owner of a disk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// A VMID that no VM has.
+    #[default]
+    Reserved,
+    /// A stopped VM of the tenant's pool.
+    OwnerVm,
+}
+
+/// Quota and ceilings of one storage. `None` means no bound.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoragePolicy {
+    /// Sum of all volumes.
+    pub max_bytes: Option<Bytes>,
+    /// Number of volumes.
+    pub max_volumes: Option<u32>,
+    /// Size of one volume.
+    pub max_volume_bytes: Option<Bytes>,
+    /// What must stay free on the storage.
+    pub min_free: Option<Bytes>,
+    /// Upper bounds of each disk's throughput.
+    pub limits: Limits,
+    /// What a `StorageClass` may ask for.
+    pub allow: Allow,
+}
+
+/// Upper bounds that are applied at each attach. `None` means no bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Operations per second.
+    pub iops: Option<u32>,
+    /// Megabytes per second.
+    pub mbps: Option<u32>,
+}
+
+/// What a `StorageClass` may ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allow {
+    /// Cache modes; `None` means any, an empty set none but the default.
+    pub cache: Option<BTreeSet<CacheMode>>,
+    /// AIO modes; `None` means any, an empty set none but the default.
+    pub aio: Option<BTreeSet<AioMode>>,
+    /// Whether a volume may be part of PVE's backups.
+    pub backup: bool,
+    /// Formats on file storages; `None` means any.
+    pub formats: Option<BTreeSet<DiskFormat>>,
+}
+
+/// Why a config is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file is not there or not readable.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A key is missing, unknown or wrong.
+    #[error("{file}: {problem}")]
+    Refused {
+        /// Name of the file.
+        file: String,
+        /// Path of the key, and what it should be.
+        problem: String,
+    },
+}
+
+impl Config {
+    /// Reads and checks the config.
+    ///
+    /// `policy` names the policy file; without it a `policy.yaml` beside `path` is read if there is
+    /// one. Relative paths in the config are relative to its folder.
+    pub fn load(path: &Path, policy: Option<&Path>) -> Result<Self, ConfigError> {
+        let _ = (path, policy);
+        Err(ConfigError::Refused { file: String::new(), problem: String::new() })
+    }
+}
+
+impl RegionPolicy {
+    /// In whose name a disk is made: on `pve_node`, or on shared storage if `None`.
+    pub fn owner_on(&self, pve_node: Option<&PveNode>) -> Option<VmId> {
+        pve_node
+            .and_then(|node| self.owners.per_node.get(node).copied())
+            .or(self.owners.default)
+    }
+
+    /// Whether `owner` is one of ours.
+    pub fn is_owner(&self, owner: VmId) -> bool {
+        self.owners.default == Some(owner) || self.owners.per_node.values().any(|o| *o == owner)
+    }
+}
+
+impl Allow {
+    /// Whether `cache=<mode>` may be asked for.
+    pub fn cache(&self, mode: CacheMode) -> bool {
+        self.cache.as_ref().is_none_or(|set| set.contains(&mode))
+    }
+
+    /// Whether `aio=<mode>` may be asked for.
+    pub fn aio(&self, mode: AioMode) -> bool {
+        self.aio.as_ref().is_none_or(|set| set.contains(&mode))
+    }
+
+    /// Whether a disk of `format` may be made.
+    pub fn format(&self, format: DiskFormat) -> bool {
+        self.formats.as_ref().is_none_or(|set| set.contains(&format))
+    }
+}
+
+impl Default for Allow {
+    fn default() -> Self {
+        Self {
+            cache: None,
+            aio: None,
+            backup: true,
+            formats: None,
+        }
+    }
+}

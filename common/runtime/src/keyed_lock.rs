@@ -1,0 +1,191 @@
+//! One holder per key, for keys that come and go.
+//!
+//! Guarantees: guards are owned and release wherever they are dropped; waiters of a key are served
+//! in order of arrival; a key without holder and waiters takes no memory.
+//! Assumptions: nothing awaits while it holds the inner map's lock, so that one is a plain mutex.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// Waiters of one key beyond which nobody may queue.
+const MAX_WAITERS: usize = 256;
+
+/// Locks by key. Clones share the locks.
+pub struct KeyedLock<K: Eq + Hash + Clone> {
+    shared: Arc<Shared<K>>,
+}
+
+/// Possession of a key until it is dropped.
+#[must_use = "the lock is released as soon as its guard is dropped"]
+pub struct Guard<K: Eq + Hash + Clone> {
+    // Dropped before the ticket, so that the entry outlives its permit.
+    permit: Option<OwnedSemaphorePermit>,
+    ticket: Ticket<K>,
+}
+
+/// Why a lock was not had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// The deadline passed while others held it.
+    #[error("other work on the same object did not end in time")]
+    Deadline,
+    /// Too many wait already.
+    #[error("too much work waits for the same object")]
+    Full,
+}
+
+struct Shared<K> {
+    entries: Mutex<HashMap<K, Entry>>,
+    conflicts: Counter,
+}
+
+struct Entry {
+    semaphore: Arc<Semaphore>,
+    users: usize,
+}
+
+/// Membership among a key's users: keeps the entry alive.
+struct Ticket<K: Eq + Hash + Clone> {
+    shared: Arc<Shared<K>>,
+    key: K,
+}
+
+// === impl KeyedLock ===
+
+impl<K: Eq + Hash + Clone> KeyedLock<K> {
+    /// No key is held. `conflicts` counts refused and late locks.
+    pub fn new(conflicts: Counter) -> Self {
+        let shared = Shared {
+            entries: Mutex::new(HashMap::new()),
+            conflicts,
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Takes `key` if nobody has it or waits for it.
+    pub fn try_lock(&self, key: K) -> Option<Guard<K>> {
+        let taken = self.enter(key, 1).and_then(|(ticket, semaphore)| {
+            let permit = semaphore.try_acquire_owned().ok()?;
+            Some(Guard {
+                permit: Some(permit),
+                ticket,
+            })
+        });
+        if taken.is_none() {
+            self.shared.conflicts.inc();
+        }
+        taken
+    }
+
+    /// Queues for `key` until `deadline`.
+    pub async fn lock_until(&self, key: K, deadline: Instant) -> Result<Guard<K>, LockError> {
+        let Some((ticket, semaphore)) = self.enter(key, MAX_WAITERS) else {
+            self.shared.conflicts.inc();
+            return Err(LockError::Full);
+        };
+        match tokio::time::timeout_at(deadline, semaphore.acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(Guard {
+                permit: Some(permit),
+                ticket,
+            }),
+            // The semaphore is never closed, so the inner error cannot be seen.
+            Ok(Err(_)) | Err(_) => {
+                self.shared.conflicts.inc();
+                Err(LockError::Deadline)
+            }
+        }
+    }
+
+    /// How many keys are held or waited for.
+    pub fn len(&self) -> usize {
+        self.shared.entries().len()
+    }
+
+    /// Whether no key is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn enter(&self, key: K, most: usize) -> Option<(Ticket<K>, Arc<Semaphore>)> {
+        let mut entries = self.shared.entries();
+        let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
+            semaphore: Arc::new(Semaphore::new(1)),
+            users: 0,
+        });
+        if entry.users >= most {
+            return None;
+        }
+        entry.users += 1;
+        let ticket = Ticket {
+            shared: Arc::clone(&self.shared),
+            key,
+        };
+        Some((ticket, Arc::clone(&entry.semaphore)))
+    }
+}
+
+impl<K: Eq + Hash + Clone> Default for KeyedLock<K> {
+    fn default() -> Self {
+        Self::new(Counter::default())
+    }
+}
+
+impl<K: Eq + Hash + Clone> Clone for KeyedLock<K> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<K: Eq + Hash + Clone> fmt::Debug for KeyedLock<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedLock").field("keys", &self.len()).finish()
+    }
+}
+
+// === impl Guard ===
+
+impl<K: Eq + Hash + Clone> Guard<K> {
+    /// The key that is held.
+    pub fn key(&self) -> &K {
+        &self.ticket.key
+    }
+}
+
+impl<K: Eq + Hash + Clone + fmt::Debug> fmt::Debug for Guard<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("key", self.key())
+            .field("held", &self.permit.is_some())
+            .finish()
+    }
+}
+
+// === impl Shared, Ticket ===
+
+impl<K> Shared<K> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<K, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash + Clone> Drop for Ticket<K> {
+    fn drop(&mut self) {
+        let mut entries = self.shared.entries();
+        if let Some(entry) = entries.get_mut(&self.key) {
+            entry.users -= 1;
+            if entry.users == 0 {
+                entries.remove(&self.key);
+            }
+        }
+    }
+}
