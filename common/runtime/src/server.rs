@@ -1,20 +1,33 @@
 //! A gRPC server on a private Unix socket.
 
+use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
+use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
+use tonic::transport::Server;
 
 use crate::rpc::RpcLayer;
+
+/// How long a socket that is found may take to show that somebody serves it.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// Requests at once per connection; more wait in the client.
+const STREAMS_MAX: u32 = 256;
+
+/// Bytes of a request's headers.
+const HEADERS_MAX: u32 = 16 << 10;
 
 /// A socket that only this user can open. Its file goes when this is dropped, if it is still ours.
 #[derive(Debug)]
 pub struct Socket {
-    path: PathBuf,
     listener: UnixListener,
+    file: SocketFile,
 }
 
 /// Why a socket could not be bound.
@@ -27,7 +40,7 @@ pub enum BindError {
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// The address has another scheme.
-    #[error("the address must be a path or unix:///path")]
+    #[error("the address must be an absolute path or unix:///path")]
     Address,
     /// The system refused.
     #[error("cannot bind {path}: {source}", path = path.display())]
@@ -44,21 +57,51 @@ pub enum BindError {
 #[error("the gRPC server ended")]
 pub struct ServeError(#[source] tonic::transport::Error);
 
+/// A socket's name and the inode that we gave it.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+/// A folder that is removed when it is dropped.
+struct PrivateDir(PathBuf);
+
+// === impl Socket ===
+
 impl Socket {
-    /// Binds `address` (`unix:///csi/csi.sock` or a path) with mode 0600.
-    pub fn bind(address: &str) -> Result<Self, BindError> {
-        let path = Path::new(address).to_owned();
-        let listener = UnixListener::bind(&path).map_err(|source| BindError::Io { path: path.clone(), source })?;
-        Ok(Self { path, listener })
+    /// Binds `address` (`unix:///csi/csi.sock` or an absolute path) with mode 0600.
+    ///
+    /// A socket that nobody serves is replaced; one that is served, or anything else, is an error.
+    pub async fn bind(address: &str) -> Result<Self, BindError> {
+        let path = socket_path(address)?;
+        make_way(&path).await?;
+        let io = |source| BindError::Io {
+            path: path.clone(),
+            source,
+        };
+        // bind(2) makes the file with the umask's mode, and the umask is the whole process's: the
+        // socket is made in a folder of mode 0700 and moved when it is right and listening. The
+        // kubelet's plugin watcher skips names that begin with a dot.
+        let parent = path.parent().ok_or(BindError::Address)?;
+        let dir = PrivateDir::create(parent).map_err(io)?;
+        let hidden = dir.0.join("s");
+        let listener = UnixListener::bind(&hidden).map_err(io)?;
+        fs::set_permissions(&hidden, Permissions::from_mode(0o600)).map_err(io)?;
+        let inode = inode(&fs::symlink_metadata(&hidden).map_err(io)?);
+        fs::rename(&hidden, &path).map_err(io)?;
+        let file = SocketFile { path, inode };
+        Ok(Self { listener, file })
     }
 
     /// The socket's file.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 }
 
-/// Serves `routes` until `stop` is cancelled, then lets running requests end, for `patience` at most.
+/// Serves `routes` until `stop` is cancelled, then removes the socket and lets running requests end,
+/// for `patience` at most.
 ///
 /// Build routes with `tonic::service::Routes::new(XServer::new(..)).add_service(..)`.
 pub async fn serve(
@@ -68,7 +111,88 @@ pub async fn serve(
     stop: CancellationToken,
     patience: Duration,
 ) -> Result<(), ServeError> {
-    let _ = (socket, routes, layer, patience);
-    stop.cancelled().await;
-    Ok(())
+    let Socket { listener, file } = socket;
+    let serving = Server::builder()
+        .layer(layer)
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_max_header_list_size(HEADERS_MAX)
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled());
+    let late = async {
+        stop.cancelled().await;
+        drop(file);
+        tokio::time::sleep(patience).await;
+    };
+    tokio::select! {
+        ended = serving => ended.map_err(ServeError),
+        () = late => {
+            tracing::warn!("requests still run, their connections are closed");
+            Ok(())
+        }
+    }
+}
+
+fn socket_path(address: &str) -> Result<PathBuf, BindError> {
+    let path = Path::new(address.strip_prefix("unix://").unwrap_or(address));
+    if path.is_absolute() && path.file_name().is_some() {
+        Ok(path.to_owned())
+    } else {
+        Err(BindError::Address)
+    }
+}
+
+async fn make_way(path: &Path) -> Result<(), BindError> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => {
+            let path = path.to_owned();
+            return Err(BindError::Io { path, source });
+        }
+    };
+    if !found.file_type().is_socket() {
+        return Err(BindError::NotASocket(path.to_owned()));
+    }
+    // unix(7): connecting to a socket that no process listens on is refused. It waits when the
+    // backlog is full, so somebody is there.
+    match tokio::time::timeout(PROBE, UnixStream::connect(path)).await {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(Ok(_)) | Err(_) => Err(BindError::Live(path.to_owned())),
+        Ok(Err(source)) => Err(BindError::Io {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn inode(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+// === impl SocketFile, PrivateDir ===
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|m| inode(&m) == self.inode);
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
+        }
+    }
+}
+
+impl PrivateDir {
+    fn create(parent: &Path) -> io::Result<Self> {
+        let path = parent.join(format!(".{:08x}", rand::random::<u32>()));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PrivateDir {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "cannot remove a temporary folder");
+        }
+    }
 }
