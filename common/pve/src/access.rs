@@ -1,0 +1,31 @@
+//! What the token may do.
+
+use std::collections::BTreeSet;
+
+use crate::Client;
+use crate::error::ApiError;
+use crate::request::{ApiRequest, OpClass, Spec};
+use crate::wire::Fields;
+
+pub(crate) static PERMISSIONS: Spec = Spec {
+    name: "GET /access/permissions",
+    class: OpClass::Read,
+    privileges: "none",
+};
+
+pub(crate) static ENDPOINTS: [&Spec; 1] = [&PERMISSIONS];
+
+impl Client {
+    /// `GET /access/permissions?path=`; no privilege for oneself. The privileges that the token holds on an ACL path
+    /// (`/vms/100`, `/storage/local`). PVE's value is the propagate flag: 0 means granted all the same.
+    pub async fn permissions(&self, path: &str) -> Result<BTreeSet<String>, ApiError> {
+        let request = ApiRequest::new(&PERMISSIONS, None, &[]).with("path", path);
+        self.read(request, |data| {
+            let granted = Fields::of(data)?
+                .object(path)
+                .ok_or("the path is missing")?;
+            Ok(granted.0.keys().cloned().collect())
+        })
+        .await
+    }
+}

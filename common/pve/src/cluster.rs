@@ -1,0 +1,287 @@
+//! What the whole PVE cluster says of itself: version, inventory, VMIDs.
+
+use std::collections::BTreeSet;
+
+use pve_model::{Bytes, PoolId, PveNode, StorageId, VmId};
+
+use crate::Client;
+use crate::error::{ApiError, ErrorKind};
+use crate::request::{ApiRequest, OpClass, Spec};
+use crate::wire::{self, Fields, Listing};
+
+pub(crate) static VERSION: Spec = Spec {
+    name: "GET /version",
+    class: OpClass::Read,
+    privileges: "none",
+};
+pub(crate) static RESOURCES: Spec = Spec {
+    name: "GET /cluster/resources",
+    class: OpClass::Read,
+    privileges: "/vms/{vmid}: VM.Audit; /pool/{pool}: Pool.Audit (to see `pool`); /storage/{storage}: Datastore.Audit",
+};
+pub(crate) static NEXTID: Spec = Spec {
+    name: "GET /cluster/nextid",
+    class: OpClass::Read,
+    privileges: "none",
+};
+
+pub(crate) static ENDPOINTS: [&Spec; 3] = [&VERSION, &RESOURCES, &NEXTID];
+
+/// What a PVE installation says it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// `9.2.11`.
+    pub version: String,
+    /// `9.2`.
+    pub release: String,
+}
+
+/// What kind of guest a VMID is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestKind {
+    /// A virtual machine.
+    Qemu,
+    /// A container.
+    Lxc,
+}
+
+/// Whether a guest runs, as PVE last knew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunState {
+    /// It runs.
+    Running,
+    /// It does not.
+    Stopped,
+    /// QEMU is there in another state (`paused`, `prelaunch`, `io-error`, …).
+    Other(String),
+    /// Not known: some seconds after a host starts, minutes after one died.
+    Unknown,
+}
+
+impl RunState {
+    pub(crate) fn read(text: Option<String>) -> Self {
+        match text.as_deref() {
+            Some("running") => Self::Running,
+            Some("stopped") => Self::Stopped,
+            None | Some("unknown" | "") => Self::Unknown,
+            Some(other) => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+/// One guest of the inventory. Host and existence are exact; state and name may be 10 s old or missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmEntry {
+    /// Its number.
+    pub vmid: VmId,
+    /// The host that has its config.
+    pub pve_node: PveNode,
+    /// VM or container.
+    pub kind: GuestKind,
+    /// Whether it runs.
+    pub state: RunState,
+    /// Its name, if PVE knows it yet.
+    pub name: Option<String>,
+    /// Its pool, if it has one and the token holds `Pool.Audit` there.
+    pub pool: Option<PoolId>,
+    /// Whether it is a template; `false` too while PVE doesn't know yet.
+    pub template: bool,
+    /// `lock` of its config.
+    pub lock: Option<String>,
+    /// State of its HA resource.
+    pub hastate: Option<String>,
+}
+
+/// One storage on one host where it is enabled. Numbers are up to 10 s old.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StorageEntry {
+    /// Its id.
+    pub storage: StorageId,
+    /// The host.
+    pub pve_node: PveNode,
+    /// Plugin type: `dir`, `lvmthin`, ….
+    pub plugin: String,
+    /// Whether all hosts see the same content.
+    pub shared: bool,
+    /// Content types it is configured for.
+    pub content: BTreeSet<String>,
+    /// Whether the host reported it as usable.
+    pub available: bool,
+    /// Its size.
+    pub total: Option<Bytes>,
+    /// What is used of it.
+    pub used: Option<Bytes>,
+}
+
+/// Whether a host is in the PVE cluster's quorum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostState {
+    /// Yes.
+    Online,
+    /// No.
+    Offline,
+    /// Not known.
+    Unknown,
+}
+
+/// One host. All of them are listed for any token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeEntry {
+    /// Its name.
+    pub pve_node: PveNode,
+    /// Whether it is up.
+    pub state: HostState,
+    /// Its HA state (`online`, `maintenance`, `fence`, `gone`), if HA is in use.
+    pub hastate: Option<String>,
+}
+
+/// Whether any guest of the PVE cluster has a number, visible to the token or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VmidState {
+    /// None has.
+    Free,
+    /// One has.
+    Taken,
+}
+
+impl Client {
+    /// `GET /version`; no privilege.
+    pub async fn version(&self) -> Result<Version, ApiError> {
+        let request = ApiRequest::new(&VERSION, None, &[]);
+        self.read(request, |data| {
+            let fields = Fields::of(data)?;
+            let text = |key| fields.text(key).ok_or(format!("no {key}"));
+            Ok(Version {
+                version: text("version")?,
+                release: text("release")?,
+            })
+        })
+        .await
+    }
+
+    /// `GET /cluster/resources?type=vm`; shows guests with `VM.Audit` on `/vms/{vmid}`, their pool with `Pool.Audit`.
+    pub async fn vms(&self) -> Result<Listing<VmEntry>, ApiError> {
+        let request = ApiRequest::new(&RESOURCES, None, &[]).with("type", "vm");
+        self.read(request, |data| wire::listing(data, vm_entry))
+            .await
+    }
+
+    /// `GET /cluster/resources?type=storage`; shows storages with `Datastore.Audit` on `/storage/{storage}`.
+    pub async fn storages(&self) -> Result<Listing<StorageEntry>, ApiError> {
+        let request = ApiRequest::new(&RESOURCES, None, &[]).with("type", "storage");
+        self.read(request, |data| wire::listing(data, storage_entry))
+            .await
+    }
+
+    /// `GET /cluster/resources?type=node`; no privilege.
+    pub async fn pve_nodes(&self) -> Result<Listing<NodeEntry>, ApiError> {
+        let request = ApiRequest::new(&RESOURCES, None, &[]).with("type", "node");
+        self.read(request, |data| wire::listing(data, node_entry))
+            .await
+    }
+
+    /// `GET /cluster/nextid?vmid=`; no privilege: it tells of guests that the token can't see.
+    pub async fn vmid_state(&self, id: VmId) -> Result<VmidState, ApiError> {
+        let request = ApiRequest::new(&NEXTID, None, &[]).with("vmid", id.to_string());
+        let wanted = id.to_string();
+        let free = self.read(request, |data| match wire::scalar(data) {
+            Some(text) if text == wanted => Ok(()),
+            _ => Err("another vmid than asked for".to_owned()),
+        });
+        match free.await {
+            Ok(()) => Ok(VmidState::Free),
+            Err(error) if error.kind == ErrorKind::AlreadyExists => Ok(VmidState::Taken),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn vm_entry(fields: &Fields<'_>) -> Option<VmEntry> {
+    Some(VmEntry {
+        vmid: fields.id("vmid")?,
+        pve_node: fields.id("node")?,
+        kind: match fields.text("type")?.as_str() {
+            "qemu" => GuestKind::Qemu,
+            "lxc" => GuestKind::Lxc,
+            _ => return None,
+        },
+        state: RunState::read(fields.text("status")),
+        name: fields.text("name"),
+        pool: fields.optional_id("pool")?,
+        template: fields.flag("template").unwrap_or(false),
+        lock: fields.text("lock"),
+        hastate: fields.text("hastate"),
+    })
+}
+
+fn storage_entry(fields: &Fields<'_>) -> Option<StorageEntry> {
+    Some(StorageEntry {
+        storage: fields.id("storage")?,
+        pve_node: fields.id("node")?,
+        plugin: fields.text("plugintype").unwrap_or_default(),
+        shared: fields.flag("shared").unwrap_or(false),
+        content: fields
+            .text("content")
+            .unwrap_or_default()
+            .split(',')
+            .filter(|part| !part.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        available: fields.text("status").as_deref() == Some("available"),
+        total: fields.number("maxdisk").map(Bytes::new),
+        used: fields.number("disk").map(Bytes::new),
+    })
+}
+
+fn node_entry(fields: &Fields<'_>) -> Option<NodeEntry> {
+    Some(NodeEntry {
+        pve_node: fields.id("node")?,
+        state: match fields.text("status").as_deref() {
+            Some("online") => HostState::Online,
+            Some("offline") => HostState::Offline,
+            _ => HostState::Unknown,
+        },
+        hastate: fields.text("hastate"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_guest_of_a_host_that_just_started_is_neither_stopped_nor_lost() {
+        let data = json!([
+            {"vmid": 100, "node": "pve1", "status": "unknown", "id": "qemu/100", "type": "qemu"},
+            {"vmid": "101", "node": "pve1", "status": "running", "type": "qemu", "name": "worker-a",
+             "pool": "tenant-a", "template": "1", "future": {}},
+            {"vmid": 102, "node": "", "type": "qemu"},
+            {"vmid": 103, "node": "pve1", "type": "qemu", "pool": "../x"},
+        ]);
+        let list = wire::listing(&data, vm_entry).unwrap();
+        assert_eq!(list.undecodable, 2);
+        let [young, known] = list.entries.as_slice() else {
+            panic!("{list:?}")
+        };
+        assert_eq!((&young.state, &young.name), (&RunState::Unknown, &None));
+        assert_eq!(known.state, RunState::Running);
+        assert_eq!(known.pool.as_ref().unwrap().as_str(), "tenant-a");
+        assert!(known.template);
+    }
+
+    #[test]
+    fn recorded_storage_and_node_entries_are_read() {
+        let data = json!([{"status": "available", "maxdisk": 966_367_641_600_u64, "id": "storage/pve1/thin",
+            "content": "rootdir,images", "node": "pve1", "disk": "96636764160", "type": "storage",
+            "plugintype": "lvmthin", "shared": "0", "storage": "thin"}]);
+        let list = wire::listing(&data, storage_entry).unwrap();
+        let storage = list.entries.first().unwrap();
+        assert_eq!(storage.used, Some(Bytes::new(96_636_764_160)));
+        assert!(!storage.shared && storage.available && storage.content.contains("images"));
+        let node: Value =
+            json!([{"type": "node", "node": "pve1", "status": "offline", "level": ""}]);
+        let list = wire::listing(&node, node_entry).unwrap();
+        assert_eq!(list.entries.first().unwrap().state, HostState::Offline);
+    }
+}

@@ -1,0 +1,216 @@
+//! One VM: its config, its pending changes, its real state, and changing it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pve_model::{PveNode, Slot, Uuid, VmId};
+use serde_json::Value;
+
+use crate::Client;
+use crate::cluster::RunState;
+use crate::drive::Drive;
+use crate::error::ApiError;
+use crate::pending::{VmPending, smbios_uuid};
+use crate::request::{ApiRequest, OpClass, Spec};
+use crate::task::Started;
+use crate::wire::{self, Fields};
+
+pub(crate) static CONFIG: Spec = Spec {
+    name: "GET /nodes/{node}/qemu/{vmid}/config",
+    class: OpClass::Read,
+    privileges: "/vms/{vmid}: VM.Audit",
+};
+pub(crate) static PENDING: Spec = Spec {
+    name: "GET /nodes/{node}/qemu/{vmid}/pending",
+    class: OpClass::Read,
+    privileges: "/vms/{vmid}: VM.Audit",
+};
+pub(crate) static STATUS: Spec = Spec {
+    name: "GET /nodes/{node}/qemu/{vmid}/status/current",
+    class: OpClass::Read,
+    privileges: "/vms/{vmid}: VM.Audit",
+};
+pub(crate) static UPDATE: Spec = Spec {
+    name: "POST /nodes/{node}/qemu/{vmid}/config",
+    class: OpClass::Converge,
+    privileges: "/vms/{vmid}: VM.Config.Disk; /storage/{storage}: Datastore.Allocate, or Datastore.Audit with /vms/{owner}: VM.Config.Disk",
+};
+
+pub(crate) static ENDPOINTS: [&Spec; 4] = [&CONFIG, &PENDING, &STATUS, &UPDATE];
+
+/// A VM where it is now. It moves: resolve it anew for each piece of work.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VmRef {
+    /// The host that has its config.
+    pub pve_node: PveNode,
+    /// Its number.
+    pub vmid: VmId,
+}
+
+/// A VM's config as it is in force, without pending changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmConfig {
+    /// What the next write must carry.
+    pub digest: String,
+    options: BTreeMap<String, String>,
+    drives: BTreeMap<Slot, Drive>,
+}
+
+impl VmConfig {
+    /// An option's value.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.options.get(key).map(String::as_str)
+    }
+
+    /// All drives, CD-ROMs included.
+    pub fn drives(&self) -> &BTreeMap<Slot, Drive> {
+        &self.drives
+    }
+
+    /// The identity of the VM.
+    pub fn smbios_uuid(&self) -> Option<Uuid> {
+        smbios_uuid(self.get("smbios1")?)
+    }
+
+    fn read(data: &Value) -> Result<Self, String> {
+        let fields = Fields::of(data)?;
+        let mut options = BTreeMap::new();
+        let mut drives = BTreeMap::new();
+        for (key, value) in fields.0 {
+            let value =
+                wire::scalar(value).ok_or_else(|| format!("option {key} is not a scalar"))?;
+            if let Ok(slot) = key.parse() {
+                drives.insert(
+                    slot,
+                    value.parse().map_err(|error| format!("{key}: {error}"))?,
+                );
+            }
+            options.insert(key.clone(), value);
+        }
+        Ok(Self {
+            digest: options.remove("digest").ok_or("no digest")?,
+            options,
+            drives,
+        })
+    }
+}
+
+/// What QEMU and the host say about a VM right now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmStatus {
+    /// Whether a QEMU process is there: `Running` even while the guest is paused.
+    pub state: RunState,
+    /// QEMU's own state: `running`, `paused`, `io-error`, `prelaunch`, ….
+    pub qmpstatus: Option<String>,
+    /// `lock` of the config.
+    pub lock: Option<String>,
+    /// The drive keys that QEMU really has (`scsi1`). `None` is *unknown*: QMP was busy for more than 2 s, or the VM
+    /// is stopped; it is never *no disk*.
+    pub blockstat: Option<BTreeSet<String>>,
+}
+
+impl VmStatus {
+    fn read(data: &Value) -> Result<Self, String> {
+        let fields = Fields::of(data)?;
+        if fields.text("status").is_none() {
+            return Err("no status".to_owned());
+        }
+        Ok(Self {
+            state: RunState::read(fields.text("status")),
+            qmpstatus: fields.text("qmpstatus"),
+            lock: fields.text("lock"),
+            blockstat: fields
+                .object("blockstat")
+                .map(|stat| stat.0.keys().cloned().collect()),
+        })
+    }
+}
+
+/// A change of a VM's config. PVE applies all `delete`, then all `set`; it is no transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ConfigChange {
+    /// Digest of the config that was read; PVE refuses the change if it is another by now.
+    pub digest: Option<String>,
+    /// Options to set.
+    pub set: Vec<(String, String)>,
+    /// Options to delete; one that is not set is no error.
+    pub delete: Vec<String>,
+    /// Pending changes to drop.
+    pub revert: Vec<String>,
+}
+
+impl Client {
+    /// `GET /nodes/{node}/qemu/{vmid}/config?current=1`; `VM.Audit`. Without `current` PVE would show pending changes
+    /// as done.
+    pub async fn vm_config(&self, at: &VmRef) -> Result<VmConfig, ApiError> {
+        let request = on_vm(&CONFIG, at).with("current", "1");
+        self.read(request, VmConfig::read).await
+    }
+
+    /// `GET /nodes/{node}/qemu/{vmid}/pending`; `VM.Audit`. Config, pending changes and digest in one.
+    pub async fn vm_pending(&self, at: &VmRef) -> Result<VmPending, ApiError> {
+        self.read(on_vm(&PENDING, at), VmPending::read).await
+    }
+
+    /// `GET /nodes/{node}/qemu/{vmid}/status/current`; `VM.Audit`.
+    pub async fn vm_status(&self, at: &VmRef) -> Result<VmStatus, ApiError> {
+        self.read(on_vm(&STATUS, at), VmStatus::read).await
+    }
+
+    /// `POST /nodes/{node}/qemu/{vmid}/config` with `background_delay`; any of `VM.Config.*` on the VM, for drives
+    /// `VM.Config.Disk` and access to the volume. A hotplug that did not take may still answer success.
+    pub async fn update_vm(&self, at: &VmRef, change: &ConfigChange) -> Result<Started, ApiError> {
+        let mut request = on_vm(&UPDATE, at).with("background_delay", self.background_delay());
+        if let Some(digest) = &change.digest {
+            request = request.with("digest", digest);
+        }
+        for (key, list) in [("delete", &change.delete), ("revert", &change.revert)] {
+            if !list.is_empty() {
+                request = request.with(key, list.join(","));
+            }
+        }
+        for (key, value) in &change.set {
+            request = request.with(key, value);
+        }
+        self.write(request, Started::read).await
+    }
+}
+
+fn on_vm(spec: &'static Spec, at: &VmRef) -> ApiRequest {
+    let vmid = at.vmid.to_string();
+    ApiRequest::new(spec, Some(&at.pve_node), &[at.pve_node.as_str(), &vmid])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_missing_blockstat_is_unknown_and_an_empty_one_is_no_disk() {
+        let status = |blockstat: Value| {
+            VmStatus::read(&json!({"status": "running", "blockstat": blockstat})).unwrap()
+        };
+        assert_eq!(status(Value::Null).blockstat, None);
+        assert_eq!(status(json!("busy")).blockstat, None);
+        assert_eq!(status(json!({})).blockstat, Some(BTreeSet::new()));
+        let one = status(json!({"scsi1": {"rd_bytes": 1}}));
+        assert_eq!(one.blockstat, Some(["scsi1".to_owned()].into()));
+        assert!(VmStatus::read(&json!({})).is_err());
+    }
+
+    #[test]
+    fn a_config_without_digest_or_with_a_drive_that_can_not_be_read_is_an_error() {
+        let config = json!({"digest": "82f5", "scsi1": "thin:vm-9999-a,size=1G", "scsihw": "virtio-scsi-single",
+            "memory": 128, "smbios1": "uuid=3319c1f0-2716-4d58-a899-85d3acddb844", "unused1": "second:100/x.raw"});
+        let read = VmConfig::read(&config).unwrap();
+        assert_eq!(read.get("memory"), Some("128"));
+        assert_eq!(read.drives().len(), 1);
+        assert_eq!(
+            read.smbios_uuid().unwrap().as_str(),
+            "3319c1f0-2716-4d58-a899-85d3acddb844"
+        );
+        assert!(VmConfig::read(&json!({"scsi1": "a:b"})).is_err());
+        assert!(VmConfig::read(&json!({"digest": "1", "scsi1": "size=1G"})).is_err());
+        assert!(VmConfig::read(&json!({"digest": "1", "scsi1": ["a"]})).is_err());
+    }
+}

@@ -1,0 +1,239 @@
+//! PVE's background tasks: their names, and waiting for one.
+//!
+//! **Guarantees:** [`Client::wait_task`] returns at the deadline at the latest, polls after 100 ms and then ever more
+//! seldom up to 2 s, and never takes a task of which it does not know the end as ended.
+//! **Assumptions:** the same token asks that started the task: PVE shows it to nobody else.
+//! **Errors:** those of the poll, always with [`Effect::Possible`], as the task may go on.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use pve_model::PveNode;
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::Client;
+use crate::classify;
+use crate::error::{ApiError, Effect, ErrorKind};
+use crate::request::{ApiRequest, OpClass, Spec};
+use crate::wire::{self, Fields};
+
+pub(crate) static STATUS: Spec = Spec {
+    name: "GET /nodes/{node}/tasks/{upid}/status",
+    class: OpClass::Read,
+    privileges: "none for tasks of the same token",
+};
+
+pub(crate) static ENDPOINTS: [&Spec; 1] = [&STATUS];
+
+const FIRST_POLL: Duration = Duration::from_millis(100);
+const SLOWEST_POLL: Duration = Duration::from_secs(2);
+
+/// A text that is not a task's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a task id")]
+pub struct ParseUpidError;
+
+/// A task's name, `UPID:<node>:<pid>:<pstart>:<starttime>:<type>:<id>:<user[!token]>:` (`UPID.pm` 18).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Upid {
+    text: String,
+    pve_node: PveNode,
+    kind: String,
+    id: String,
+}
+
+impl Upid {
+    /// The host on which it runs, the only one that knows it.
+    pub fn pve_node(&self) -> &PveNode {
+        &self.pve_node
+    }
+
+    /// What it does: `qmconfig`, `imgdel`, `resize`, ….
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// To what: a VMID, `9999@local-lvm`, or nothing.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl FromStr for Upid {
+    type Err = ParseUpidError;
+
+    fn from_str(text: &str) -> Result<Self, ParseUpidError> {
+        let hex = |t: &str, lengths: std::ops::RangeInclusive<usize>| {
+            lengths.contains(&t.len()) && t.bytes().all(|b| b.is_ascii_hexdigit())
+        };
+        let word = |t: &str| !t.contains([' ', '/', '\t', '\n', '\r']) && t.is_ascii();
+        let parts: Vec<&str> = text.split(':').collect();
+        match parts.as_slice() {
+            ["UPID", node, pid, pstart, start, kind, id, user, ""]
+                if hex(pid, 8..=8)
+                    && hex(pstart, 8..=9)
+                    && hex(start, 8..=8)
+                    && [kind, id, user].into_iter().all(|part| word(part))
+                    && !kind.is_empty()
+                    && !user.is_empty() =>
+            {
+                Ok(Self {
+                    text: text.to_owned(),
+                    pve_node: node.parse().map_err(|_| ParseUpidError)?,
+                    kind: (*kind).to_owned(),
+                    id: (*id).to_owned(),
+                })
+            }
+            _ => Err(ParseUpidError),
+        }
+    }
+}
+
+impl fmt::Display for Upid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a call with `delay` or `background_delay` came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Started {
+    /// It is done, with success.
+    Done,
+    /// It still runs.
+    Running(Upid),
+}
+
+impl Started {
+    pub(crate) fn read(data: &Value) -> Result<Self, String> {
+        match data {
+            Value::Null => Ok(Self::Done),
+            Value::String(text) => text
+                .parse()
+                .map(Self::Running)
+                .map_err(|error: ParseUpidError| error.to_string()),
+            _ => Err("neither null nor a task id".to_owned()),
+        }
+    }
+}
+
+/// How a task ended, if it did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskOutcome {
+    /// `OK`.
+    Ok,
+    /// `WARNINGS: n`, a success.
+    Warnings(u32),
+    /// It failed, in PVE's words; [`ApiError::of_task`] reads them.
+    Failed(String),
+    /// It ended, and nobody knows how: its process vanished, or PVE forgot it.
+    Unknown,
+    /// The deadline came first.
+    StillRunning,
+}
+
+impl TaskOutcome {
+    /// From `exitstatus` (`UPID.pm` 70): `unexpected status` and an unreadable log say nothing about the work.
+    fn of_exit(text: &str) -> Self {
+        let warnings = text
+            .strip_prefix("WARNINGS: ")
+            .and_then(|n| n.trim().parse().ok());
+        match (text, warnings) {
+            ("OK", _) => Self::Ok,
+            (_, Some(count)) => Self::Warnings(count),
+            ("" | "unexpected status", _) => Self::Unknown,
+            _ if text.starts_with("unable to ") && text.contains("task log") => Self::Unknown,
+            _ => Self::Failed(text.to_owned()),
+        }
+    }
+
+    /// The outcome's name in metrics.
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warnings(_) => "warnings",
+            Self::Failed(_) => "failed",
+            Self::Unknown => "unknown",
+            Self::StillRunning => "still_running",
+        }
+    }
+}
+
+impl ApiError {
+    /// The error that a failed task means: its exit status, read by the same table as an answer of status 500.
+    pub fn of_task(exit: &str) -> Self {
+        classify::exit(&STATUS, exit)
+    }
+}
+
+impl Client {
+    /// `GET /nodes/{node}/tasks/{upid}/status` until the task ends or `deadline` comes; no privilege for tasks that
+    /// this very token started.
+    pub async fn wait_task(&self, upid: &Upid, deadline: Instant) -> Result<TaskOutcome, ApiError> {
+        let begin = Instant::now();
+        let outcome = self.poll_until_end(upid, deadline).await;
+        let label = outcome.as_ref().map_or("error", TaskOutcome::label);
+        self.metrics().task(upid.kind(), label, begin.elapsed());
+        outcome
+    }
+
+    async fn poll_until_end(
+        &self,
+        upid: &Upid,
+        deadline: Instant,
+    ) -> Result<TaskOutcome, ApiError> {
+        let mut pause = FIRST_POLL;
+        loop {
+            let next = Instant::now() + pause;
+            if next > deadline {
+                sleep_until(deadline).await;
+                return Ok(TaskOutcome::StillRunning);
+            }
+            sleep_until(next).await;
+            match timeout_at(deadline, self.task_status(upid)).await {
+                Err(_) => return Ok(TaskOutcome::StillRunning),
+                Ok(Err(error)) => return gone_or_error(error),
+                Ok(Ok(Some(outcome))) => return Ok(outcome),
+                Ok(Ok(None)) => pause = (pause * 3 / 2).min(SLOWEST_POLL),
+            }
+        }
+    }
+
+    async fn task_status(&self, upid: &Upid) -> Result<Option<TaskOutcome>, ApiError> {
+        let text = upid.to_string();
+        let segments = [upid.pve_node.as_str(), text.as_str()];
+        let request = ApiRequest::new(&STATUS, Some(&upid.pve_node), &segments);
+        self.read(request, task_state).await
+    }
+}
+
+fn task_state(data: &Value) -> Result<Option<TaskOutcome>, String> {
+    let fields = Fields::of(data)?;
+    match fields.text("status").as_deref() {
+        Some("running") => Ok(None),
+        Some("stopped") => {
+            let exit = data.get("exitstatus").and_then(wire::scalar);
+            Ok(Some(TaskOutcome::of_exit(&exit.unwrap_or_default())))
+        }
+        _ => Err("a task is neither running nor stopped".to_owned()),
+    }
+}
+
+/// PVE forgets tasks when it rotates their logs: 400 `upid: no such task` (`Tasks.pm` 453).
+fn gone_or_error(error: ApiError) -> Result<TaskOutcome, ApiError> {
+    match &error.kind {
+        ErrorKind::Invalid(fields)
+            if fields
+                .get("upid")
+                .is_some_and(|text| text.trim() == "no such task") =>
+        {
+            Ok(TaskOutcome::Unknown)
+        }
+        _ => Err(ApiError {
+            effect: Effect::Possible,
+            ..error
+        }),
+    }
+}
