@@ -23,12 +23,13 @@ const (
 	startTimeout = 20 * time.Second
 	// startFailed is the exit code that containerd gives a container whose command could not be started.
 	startFailed = 128
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 // containerState is one container and, once it was started, its process: container-init, the PID 1 of the container.
 type containerState struct {
 	id, sandboxID, hostname string
-	dir, logPath            string
+	dir, logPath, program   string
 	config                  *cri.ContainerConfig
 	createdAt               time.Time
 	exited                  chan struct{}
@@ -226,10 +227,10 @@ func (c *containerState) reopenLog() error {
 func (c *containerState) status() *cri.ContainerStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name := c.config.GetImage().GetImage()
+	name := imageName(c.config)
 	st := &cri.ContainerStatus{
 		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.createdAt.UnixNano(),
-		Image: &cri.ImageSpec{Image: name}, ImageRef: name, ImageId: name,
+		Image: &cri.ImageSpec{Image: name}, ImageRef: imageID(name), ImageId: imageID(name),
 		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(),
 		Mounts: c.config.GetMounts(), LogPath: c.logPath, StopSignal: c.config.GetStopSignal(),
 	}
@@ -242,11 +243,18 @@ func (c *containerState) status() *cri.ContainerStatus {
 	return st
 }
 
-// env is the container's environment with what a runtime adds of its own.
+// env is the container's environment with what a runtime adds of its own. No name is there twice: programs disagree on which one counts.
 func (c *containerState) env() []string {
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "HOSTNAME=" + c.hostname}
+	var env []string
+	given := map[string]bool{}
 	for _, e := range c.config.GetEnvs() {
+		given[e.GetKey()] = true
 		env = append(env, e.GetKey()+"="+string(e.GetValue()))
+	}
+	for _, d := range [][2]string{{"PATH", defaultPath}, {"HOME", "/root"}, {"HOSTNAME", c.hostname}} {
+		if !given[d[0]] {
+			env = append(env, d[0]+"="+d[1])
+		}
 	}
 	return env
 }
@@ -259,8 +267,15 @@ func (c *containerState) spec() (spec.Container, error) {
 		UID: uint32(security.GetRunAsUser().GetValue()), GID: uint32(security.GetRunAsGroup().GetValue()),
 		Privileged: security.GetPrivileged(), ReadOnlyRoot: security.GetReadonlyRootfs(),
 	}
+	if c.program != "" {
+		inside := filepath.Join("/", filepath.Base(c.program))
+		s.Mounts = append(s.Mounts, spec.Mount{Source: c.program, Target: inside, ReadOnly: true, Propagation: spec.Private})
+		if len(c.config.GetCommand()) == 0 {
+			s.Args = append([]string{inside}, s.Args...)
+		}
+	}
 	if len(s.Args) == 0 {
-		return s, errors.New("no command: there is no image whose entry point could be run")
+		return s, fmt.Errorf("no command, and no --image %s=FILE to run in its place", imageName(c.config))
 	}
 	for _, g := range security.GetSupplementalGroups() {
 		s.Groups = append(s.Groups, uint32(g))

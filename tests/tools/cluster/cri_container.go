@@ -23,6 +23,7 @@ func (r *runtime) CreateContainer(_ context.Context, req *cri.CreateContainerReq
 	}
 	c := &containerState{
 		id: newID(), sandboxID: s.id, config: req.GetConfig(), hostname: s.config.GetHostname(),
+		program:   r.programs.of(imageName(req.GetConfig())),
 		createdAt: time.Now(), state: cri.ContainerState_CONTAINER_CREATED, exited: make(chan struct{}),
 	}
 	c.dir = filepath.Join(r.stateDir, c.id)

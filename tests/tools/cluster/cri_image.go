@@ -4,15 +4,40 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"golang.org/x/sys/unix"
 )
+
+// programs are the images that stand for a program of this machine.
+type programs map[string]string
+
+func (p programs) String() string { return "" }
+
+// Set takes a flag's IMAGE=FILE. IMAGE has no tag: it stands for all of them.
+func (p programs) Set(value string) error {
+	name, file, ok := strings.Cut(value, "=")
+	if !ok || name == "" || !filepath.IsAbs(file) {
+		return errors.New("want IMAGE=FILE with an absolute FILE")
+	}
+	p[name] = file
+	return nil
+}
+
+func (p programs) of(reference string) string {
+	name, _, _ := strings.Cut(reference, "@")
+	if colon := strings.LastIndexByte(name, ':'); colon > strings.LastIndexByte(name, '/') {
+		name = name[:colon]
+	}
+	return p[name]
+}
 
 // images is a store in which every image is present: a container's command comes from the machine's own root file system.
 type images struct {
@@ -27,6 +52,14 @@ type images struct {
 func imageID(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// imageName is what the Pod asked for; the kubelet asks the runtime for the ID that it found for it.
+func imageName(c *cri.ContainerConfig) string {
+	if name := c.GetImage().GetUserSpecifiedImage(); name != "" {
+		return name
+	}
+	return c.GetImage().GetImage()
 }
 
 func image(name string) *cri.Image {

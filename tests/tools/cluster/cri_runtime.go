@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -26,6 +28,7 @@ type runtime struct {
 
 	stateDir string
 	initPath string
+	programs programs
 	server   *grpc.Server
 
 	mu         sync.Mutex
@@ -40,12 +43,15 @@ type sandbox struct {
 	state     cri.PodSandboxState
 }
 
-func startRuntime(socket, stateDir string) (*runtime, error) {
+func startRuntime(socket, stateDir string, entryPoints programs) (*runtime, error) {
 	initPath, err := containerInit()
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := removeStale(stateDir); err != nil {
 		return nil, err
 	}
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
@@ -56,13 +62,22 @@ func startRuntime(socket, stateDir string) (*runtime, error) {
 		return nil, err
 	}
 	r := &runtime{
-		stateDir: stateDir, initPath: initPath, server: grpc.NewServer(),
+		stateDir: stateDir, initPath: initPath, programs: entryPoints, server: grpc.NewServer(),
 		sandboxes: map[string]*sandbox{}, containers: map[string]*containerState{},
 	}
 	cri.RegisterRuntimeServiceServer(r.server, r)
 	cri.RegisterImageServiceServer(r.server, &images{known: map[string]bool{}, dir: stateDir})
 	go func() { _ = r.server.Serve(listener) }()
 	return r, nil
+}
+
+// removeStale removes what a kubelet left that was killed: empty directories, its containers' mounts went with them.
+func removeStale(stateDir string) error {
+	entries, err := os.ReadDir(stateDir)
+	for _, e := range entries {
+		err = errors.Join(err, os.Remove(filepath.Join(stateDir, e.Name())))
+	}
+	return err
 }
 
 // shutdown kills what still runs and waits until it is gone.
@@ -75,6 +90,7 @@ func (r *runtime) shutdown() {
 	}
 	for _, c := range r.containers {
 		c.waitExit(10 * time.Second)
+		c.removeDir()
 	}
 }
 

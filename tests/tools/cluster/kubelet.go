@@ -12,6 +12,7 @@ import (
 	"time"
 
 	nooptrace "go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -40,10 +41,11 @@ type nodeOptions struct {
 	cloudProvider, providerID, nodeIP string
 	systemUUID, bootID                string
 	port                              int
+	programs                          programs
 }
 
 func parseNodeOptions(args []string) (nodeOptions, error) {
-	var o nodeOptions
+	o := nodeOptions{programs: programs{}}
 	fs := flag.NewFlagSet("kubelet", flag.ContinueOnError)
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of system:node:NAME")
 	fs.StringVar(&o.name, "hostname-override", "", "name of the Node")
@@ -54,6 +56,7 @@ func parseNodeOptions(args []string) (nodeOptions, error) {
 	fs.StringVar(&o.systemUUID, "system-uuid", "", "status.nodeInfo.systemUUID (and machineID) of the Node")
 	fs.StringVar(&o.bootID, "boot-id", "", "status.nodeInfo.bootID of the Node")
 	fs.IntVar(&o.port, "port", 0, "port of the kubelet's server on 127.0.0.1, plain HTTP without authentication; 0: none")
+	fs.Var(o.programs, "image", "IMAGE=FILE: what the image's entry point is, a program of this machine that the container has at /NAME; repeatable")
 	klog.InitFlags(fs)
 	if err := fs.Parse(args); err != nil {
 		return o, err
@@ -80,12 +83,13 @@ func runKubelet() int {
 
 // serveNode runs the kubelet and its runtime until ctx ends, then kills the containers. Mounts below the root directory stay, as with any kubelet.
 func serveNode(ctx context.Context, o nodeOptions) error {
+	unix.Umask(0o022) // The kubelet makes directories for containers with other users.
 	for _, d := range []string{o.root, o.podLogs(), o.staticPods(), o.containerLogs()} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
 	}
-	runtime, err := startRuntime(filepath.Join(o.root, "cri.sock"), filepath.Join(o.root, "containers"))
+	runtime, err := startRuntime(filepath.Join(o.root, "cri.sock"), filepath.Join(o.root, "containers"), o.programs)
 	if err != nil {
 		return err
 	}
@@ -140,6 +144,8 @@ func kubeletConfig(o nodeOptions) (*options.KubeletServer, error) {
 	c.EnableControllerAttachDetach = true
 	c.NodeStatusUpdateFrequency.Duration = 5 * time.Second
 	c.SyncFrequency.Duration = 5 * time.Second
+	// Renewed every quarter of it, so that a test may take a Node for lost within seconds.
+	c.NodeLeaseDurationSeconds = 8
 	c.VolumeStatsAggPeriod.Duration = 10 * time.Second
 	c.MaxPods = 110
 	// No cgroups: the containers are plain processes, and the machine's own limits hold. Nothing is evicted.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
+	"time"
 
 	cadvisorapi "github.com/google/cadvisor/info/v1"
+	cadvisorapiv2 "github.com/google/cadvisor/info/v2"
 	"golang.org/x/sys/unix"
 	cadvisortest "k8s.io/kubernetes/pkg/kubelet/cadvisor/testing"
 	"k8s.io/kubernetes/pkg/kubelet/container"
@@ -18,11 +21,11 @@ const (
 // machine is what the kubelet would learn of its VM from cadvisor: the identity is the one that the test gave, several Nodes share this machine.
 type machine struct {
 	cadvisortest.Fake
-	systemUUID, bootID, kernel string
+	root, systemUUID, bootID, kernel string
 }
 
 func newMachine(o nodeOptions) *machine {
-	m := &machine{Fake: cadvisortest.Fake{NodeName: o.name}, systemUUID: o.systemUUID, bootID: o.bootID}
+	m := &machine{Fake: cadvisortest.Fake{NodeName: o.name}, root: o.root, systemUUID: o.systemUUID, bootID: o.bootID}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		m.kernel = unix.ByteSliceToString(u.Release[:])
@@ -44,6 +47,29 @@ func (m *machine) MachineInfo() (*cadvisorapi.MachineInfo, error) {
 
 func (m *machine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 	return &cadvisorapi.VersionInfo{KernelVersion: m.kernel, ContainerOsVersion: "kubepeer"}, nil
+}
+
+func (m *machine) RootFsInfo() (cadvisorapiv2.FsInfo, error) { return m.GetDirFsInfo(m.root) }
+
+func (m *machine) ImagesFsInfo(context.Context) (cadvisorapiv2.FsInfo, error) {
+	return m.GetDirFsInfo(m.root)
+}
+
+func (m *machine) ContainerFsInfo(context.Context) (cadvisorapiv2.FsInfo, error) {
+	return m.GetDirFsInfo(m.root)
+}
+
+func (m *machine) GetDirFsInfo(path string) (cadvisorapiv2.FsInfo, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return cadvisorapiv2.FsInfo{}, err
+	}
+	block := uint64(fs.Bsize)
+	return cadvisorapiv2.FsInfo{
+		Timestamp: time.Now(), Mountpoint: path,
+		Capacity: fs.Blocks * block, Available: fs.Bavail * block, Usage: (fs.Blocks - fs.Bfree) * block,
+		Inodes: &fs.Files, InodesFree: &fs.Ffree,
+	}, nil
 }
 
 // rerootedOS keeps the kubelet's links to container logs, whose place is fixed (pkg/kubelet/kuberuntime/legacy.go), below the node's own root.

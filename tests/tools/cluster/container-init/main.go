@@ -20,6 +20,7 @@ import (
 )
 
 func main() {
+	unix.Umask(0o022)
 	unix.CloseOnExec(spec.SpecFD)
 	unix.CloseOnExec(spec.StatusFD)
 	signals := make(chan os.Signal, 16)

@@ -18,19 +18,11 @@ var shown = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "e
 // etc is what the container gets a copy of: its own /etc can be mounted upon and written to.
 var etc = []string{"passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "ld.so.cache", "mke2fs.conf", "services", "protocols", "localtime"}
 
-var basicDevices = []string{"null", "zero", "full", "random", "urandom", "tty"}
-
 // grafted is a copy of a mount tree of the host that isn't mounted anywhere yet.
 type grafted struct {
 	fd     int
 	isDir  bool
 	volume spec.Mount
-}
-
-type node struct {
-	target string
-	mode   uint32
-	rdev   uint64
 }
 
 // enterRoot leaves the process in a root of its own: a tmpfs with the host's programs, a private /dev and the container's volumes. Whatever it takes
@@ -40,7 +32,7 @@ func enterRoot(c *spec.Container) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := deviceNodes(c)
+	basic, own, err := deviceNodes(c)
 	if err != nil {
 		return err
 	}
@@ -56,18 +48,33 @@ func enterRoot(c *spec.Container) error {
 	if err := pivot(c.Root); err != nil {
 		return err
 	}
-	for _, v := range volumes {
-		if err := v.attach(); err != nil {
-			return fmt.Errorf("volume %s: %w", v.volume.Target, err)
-		}
+	// Before the volumes: one of them may be the host's /dev.
+	if err := makeNodes(basic); err != nil {
+		return err
 	}
-	for _, n := range nodes {
-		if err := n.make(); err != nil {
-			return fmt.Errorf("device %s: %w", n.target, err)
-		}
+	if err := attachVolumes(volumes); err != nil {
+		return err
+	}
+	if err := makeNodes(own); err != nil {
+		return err
 	}
 	if c.ReadOnlyRoot {
 		return setAttr("/", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	}
+	return nil
+}
+
+func attachVolumes(volumes []grafted) error {
+	hostDev := false
+	for _, v := range volumes {
+		hostDev = hostDev || v.volume.Target == "/dev"
+		// Every container has this file, and the host's /dev is no place to make it.
+		if hostDev && v.volume.Target == "/dev/termination-log" {
+			continue
+		}
+		if err := v.attach(); err != nil {
+			return fmt.Errorf("volume %s: %w", v.volume.Target, err)
+		}
 	}
 	return nil
 }
@@ -175,70 +182,4 @@ func isShared(path string) bool {
 		}
 	}
 	return shared
-}
-
-// deviceNodes are the container's devices; a privileged container has all that the host has at its start.
-func deviceNodes(c *spec.Container) ([]node, error) {
-	var nodes []node
-	if c.Privileged {
-		nodes = hostDevices()
-	} else {
-		for _, d := range basicDevices {
-			n, err := nodeOf(spec.Device{Source: "/dev/" + d, Target: "/dev/" + d})
-			if err != nil {
-				return nil, err
-			}
-			nodes = append(nodes, n)
-		}
-	}
-	for _, d := range c.Devices {
-		n, err := nodeOf(d)
-		if err != nil {
-			return nil, err
-		}
-		nodes = append(nodes, n)
-	}
-	return nodes, nil
-}
-
-func hostDevices() []node {
-	var nodes []node
-	_ = filepath.WalkDir("/dev", func(path string, entry os.DirEntry, err error) error {
-		if err != nil {
-			return nil
-		}
-		if entry.IsDir() && (path == "/dev/pts" || path == "/dev/shm") {
-			return filepath.SkipDir
-		}
-		if entry.Type()&os.ModeDevice != 0 {
-			// A device that vanishes meanwhile is none.
-			if n, err := nodeOf(spec.Device{Source: path, Target: path}); err == nil {
-				nodes = append(nodes, n)
-			}
-		}
-		return nil
-	})
-	return nodes
-}
-
-func nodeOf(d spec.Device) (node, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(d.Source, &st); err != nil {
-		return node{}, fmt.Errorf("device %s: %w", d.Source, err)
-	}
-	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFBLK && kind != unix.S_IFCHR {
-		return node{}, fmt.Errorf("%s is not a device", d.Source)
-	}
-	return node{target: d.Target, mode: st.Mode, rdev: st.Rdev}, nil
-}
-
-func (n node) make() error {
-	if err := os.MkdirAll(filepath.Dir(n.target), 0o755); err != nil {
-		return err
-	}
-	_ = os.Remove(n.target)
-	if err := unix.Mknod(n.target, n.mode, int(n.rdev)); err != nil {
-		return err
-	}
-	return unix.Chmod(n.target, n.mode&0o7777)
 }
