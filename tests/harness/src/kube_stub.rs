@@ -226,10 +226,11 @@ fn watch_nodes(
                 .map(|(_, node)| node)
                 .collect();
             if !changed.is_empty() {
-                let text: String = changed
+                let lines: Vec<String> = changed
                     .iter()
-                    .map(|node| format!("{}\n", json!({"type": "MODIFIED", "object": node})))
+                    .map(|node| json!({"type": "MODIFIED", "object": node}).to_string())
                     .collect();
+                let text = lines.join("\n") + "\n";
                 return Some((
                     Ok::<_, Infallible>(Bytes::from(text)),
                     (nodes, current.version, wanted),

@@ -2,6 +2,8 @@
 //!
 //! Test code only: no product crate depends on it.
 
+pub mod cluster;
 pub mod csi;
 pub mod kube_stub;
 pub mod process;
+pub mod requirements;

@@ -1,1 +1,1 @@
-//! suites
+//! Integration tests that span programs: one file per subject below `tests/`.

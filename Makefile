@@ -1,0 +1,46 @@
+# The two commands of the README are `make demo` and `make test`; the rest is for those who change the code.
+SHELL := /bin/bash
+export CARGO_TARGET_DIR ?= $(HOME)/.cache/pve-cloud/target
+CARGO ?= cargo
+CLUSTER ?=
+PVE_CONFIG ?=
+VM ?=
+
+.PHONY: help demo test check build lint fmt deny tools clean-cache
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: build ## A volume's whole life; CLUSTER=1: in a real Kubernetes; PVE_CONFIG=file VM=<vmid>: on a real Proxmox
+ifneq ($(CLUSTER),)
+	tests/tools/build cluster >/dev/null
+endif
+	$(CARGO) run --quiet -p harness --bin demo -- $(if $(CLUSTER),--cluster) $(if $(PVE_CONFIG),--pve-config $(PVE_CONFIG)) $(if $(VM),--vm $(VM))
+
+test: lint build ## Everything that this machine can run, with a summary
+	$(CARGO) run --quiet -p harness --bin all-tests
+
+check: ## The fast inner loop: format, lints, unit tests
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	$(CARGO) test --workspace --lib --quiet
+
+build: ## All programs
+	$(CARGO) build --workspace --bins --quiet
+
+lint: ## Format, clippy, dependency rules
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	tests/dependencies
+
+fmt: ## Format everything
+	$(CARGO) fmt --all
+
+deny: ## Licences, bans and sources of dependencies (needs cargo-deny)
+	$(CARGO) deny --all-features check bans licenses sources
+
+tools: ## The Go-built peers: control plane, kubelet, sidecars, helm, csi-sanity
+	tests/tools/build
+
+clean-cache: ## Remove what was built outside the repository
+	rm -rf $(HOME)/.cache/pve-cloud

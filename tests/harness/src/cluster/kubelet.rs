@@ -1,0 +1,181 @@
+//! A kubelet for each worker, and what the cloud controller manager writes into its Node.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use pve_model::topology::{REGION, VMID_ANNOTATION, ZONE};
+use serde_json::{Value, json};
+
+use super::control_plane::ControlPlane;
+use super::run_dir::unmount_below;
+use super::wait::eventually;
+use crate::process::Process;
+
+/// Set by a kubelet with `--cloud-provider=external`, lifted by the cloud controller manager.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+const READY: Duration = Duration::from_secs(60);
+
+/// Who initialises the Node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloudProvider {
+    /// A cloud controller manager: until it has, only Pods that tolerate it are scheduled there.
+    External,
+    /// Nobody.
+    None,
+}
+
+/// A worker as its kubelet knows it.
+#[derive(Debug, Clone)]
+pub struct NodeSpec {
+    /// Name of the Node: `n1` … `n4`.
+    pub name: String,
+    /// SMBIOS UUID of its VM.
+    pub system_uuid: String,
+    /// Who initialises it.
+    pub cloud_provider: CloudProvider,
+}
+
+/// What the cloud controller manager knows of a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Region.
+    pub region: String,
+    /// PVE node.
+    pub zone: String,
+    /// Number of the VM.
+    pub vmid: u32,
+}
+
+/// A running kubelet.
+#[derive(Debug)]
+pub struct Kubelet {
+    name: String,
+    root: PathBuf,
+    client: Client,
+    process: Process,
+}
+
+impl Kubelet {
+    /// Starts it and waits until its Node is ready (and, if so, uninitialised).
+    pub async fn start(plane: &ControlPlane, spec: &NodeSpec) -> Result<Self> {
+        let root = plane.folder().join(&spec.name);
+        let mut args = vec![
+            "kubelet".to_owned(),
+            format!("--kubeconfig={}", plane.node_kubeconfig(&spec.name)?.display()),
+            format!("--hostname-override={}", spec.name),
+            format!("--root-dir={}", root.display()),
+            format!("--system-uuid={}", spec.system_uuid),
+            "--v=2".to_owned(),
+        ];
+        if spec.cloud_provider == CloudProvider::External {
+            args.push("--cloud-provider=external".to_owned());
+        }
+        let process = Process::start(
+            &format!("kubelet-{}", spec.name),
+            &plane.programs().kubernetes(),
+            &args,
+            &plane.logs(),
+        )?;
+        let mut kubelet = Self {
+            name: spec.name.clone(),
+            root,
+            client: plane.client(),
+            process,
+        };
+        kubelet.wait_ready().await?;
+        Ok(kubelet)
+    }
+
+    /// Name of the Node.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kubelet's root directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where plugins announce themselves.
+    pub fn registry(&self) -> PathBuf {
+        self.root.join("plugins_registry")
+    }
+
+    /// Writes what the cloud controller manager writes, and lifts its taint.
+    pub async fn initialise(&self, identity: &Identity) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        // Others change the taints, too: the patch holds for the version that was read, and is made anew when that is gone.
+        eventually("initialise the Node", Duration::from_secs(10), async || {
+            let patch = initialisation(nodes.get(&self.name).await?, identity);
+            nodes
+                .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
+                .await?;
+            Ok(Some(()))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// The node id under which `driver` is registered in the `CSINode`, if it is.
+    pub async fn registered(&self, driver: &str) -> Result<Option<String>> {
+        let nodes: Api<CSINode> = Api::all(self.client.clone());
+        let entries = nodes
+            .get_opt(&self.name)
+            .await?
+            .map(|node| node.spec.drivers)
+            .unwrap_or_default();
+        Ok(entries
+            .into_iter()
+            .find(|entry| entry.name == driver)
+            .map(|entry| entry.node_id))
+    }
+
+    /// SIGTERM; the containers end with it. Mounts below its root stay, as with any kubelet, and are taken down here.
+    pub async fn stop(self) -> Result<()> {
+        self.process.stop().await?;
+        unmount_below(&self.root);
+        Ok(())
+    }
+
+    async fn wait_ready(&mut self) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let name = self.name.clone();
+        self.process
+            .ready(READY, async || {
+                let node = nodes.get_opt(&name).await;
+                node.is_ok_and(|node| node.is_some_and(|node| is_ready(&node)))
+            })
+            .await
+    }
+}
+
+fn initialisation(node: Node, identity: &Identity) -> Value {
+    let taints: Vec<_> = node
+        .spec
+        .and_then(|spec| spec.taints)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|taint| taint.key != UNINITIALIZED)
+        .collect();
+    let Identity { region, zone, vmid } = identity;
+    json!({
+        "metadata": {
+            "resourceVersion": node.metadata.resource_version,
+            "labels": { REGION: region, ZONE: zone },
+            "annotations": { VMID_ANNOTATION: vmid.to_string() },
+        },
+        "spec": { "providerID": format!("proxmox://{region}/{vmid}"), "taints": taints },
+    })
+}
+
+fn is_ready(node: &Node) -> bool {
+    node.status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten())
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

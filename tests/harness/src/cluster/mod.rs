@@ -1,0 +1,20 @@
+//! A real Kubernetes around the driver: control plane, kubelets and CSI sidecars built from upstream's Go modules.
+//!
+//! Everything listens on 127.0.0.1 and lives below one [`RunDir`]. Nothing here knows what a test wants to show.
+
+mod control_plane;
+mod kubeconfig;
+mod kubelet;
+pub mod objects;
+mod pki;
+mod requirements;
+mod run_dir;
+mod sidecars;
+mod wait;
+
+pub use control_plane::ControlPlane;
+pub use kubelet::{CloudProvider, Identity, Kubelet, NodeSpec};
+pub use requirements::{Programs, requirements};
+pub use run_dir::RunDir;
+pub use sidecars::Sidecars;
+pub use wait::eventually;

@@ -1,0 +1,158 @@
+//! The objects that the driver needs in the tenant's API server.
+
+use std::fmt::Debug;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::api::storage::v1::{CSIDriver, StorageClass};
+use kube::api::PostParams;
+use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use kube::{Api, Client, Resource};
+use pve_model::topology::DEFAULT_DRIVER_NAME;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Where the service accounts and the capacity objects are.
+pub const NAMESPACE: &str = "pve-csi";
+/// Service account of csi-provisioner.
+pub const PROVISIONER: &str = "csi-provisioner";
+/// Service account of csi-attacher.
+pub const ATTACHER: &str = "csi-attacher";
+/// Service account of the node plugin.
+pub const NODE_PLUGIN: &str = "csi-node";
+
+/// A class to be made.
+#[derive(Debug, Clone)]
+pub struct Class {
+    /// Its name.
+    pub name: &'static str,
+    /// PVE storage.
+    pub storage: String,
+}
+
+/// Makes all of it: namespace, service accounts, rights, `CSIDriver`, classes.
+pub async fn install(client: &Client, classes: &[Class]) -> Result<()> {
+    create::<Namespace>(client, json!({ "metadata": { "name": NAMESPACE } })).await?;
+    for (account, rules) in [
+        (PROVISIONER, provisioner_rules()),
+        (ATTACHER, attacher_rules()),
+        (NODE_PLUGIN, node_plugin_rules()),
+    ] {
+        let account_object = json!({ "metadata": { "name": account } });
+        create_in::<ServiceAccount>(client, account_object).await?;
+        let role = format!("pve-{account}");
+        let object = json!({ "metadata": { "name": role }, "rules": rules });
+        create::<ClusterRole>(client, object).await?;
+        create::<ClusterRoleBinding>(client, binding("ClusterRole", &role, account)).await?;
+    }
+    let role = format!("pve-{PROVISIONER}");
+    let object = json!({ "metadata": { "name": role }, "rules": capacity_rules() });
+    create_in::<Role>(client, object).await?;
+    create_in::<RoleBinding>(client, binding("Role", &role, PROVISIONER)).await?;
+    create::<CSIDriver>(client, driver()).await?;
+    for class in classes {
+        create::<StorageClass>(client, storage_class(class)).await?;
+    }
+    Ok(())
+}
+
+fn binding(kind: &str, role: &str, account: &str) -> Value {
+    json!({
+        "metadata": { "name": role },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role },
+        "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": NAMESPACE }],
+    })
+}
+
+fn driver() -> Value {
+    json!({
+        "metadata": { "name": DEFAULT_DRIVER_NAME },
+        "spec": {
+            "attachRequired": true,
+            "podInfoOnMount": false,
+            "fsGroupPolicy": "File",
+            "seLinuxMount": false,
+            "requiresRepublish": false,
+            "storageCapacity": true,
+            "nodeAllocatableUpdatePeriodSeconds": 60,
+        },
+    })
+}
+
+fn storage_class(class: &Class) -> Value {
+    json!({
+        "metadata": { "name": class.name },
+        "provisioner": DEFAULT_DRIVER_NAME,
+        "parameters": { "storage": class.storage },
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "reclaimPolicy": "Delete",
+    })
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({ "apiGroups": [group], "resources": resources, "verbs": verbs })
+}
+
+const READ: [&str; 3] = ["get", "list", "watch"];
+
+/// external-provisioner v6, deploy/kubernetes/rbac.yaml, without what needs Secrets, snapshots or elections.
+fn provisioner_rules() -> Value {
+    let storage = ["storageclasses", "csinodes", "volumeattachments", "volumeattributesclasses"];
+    json!([
+        rule("", &["persistentvolumes"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "update"]),
+        rule("", &["nodes"], &READ),
+        rule("", &["events"], &["create", "patch", "update"]),
+        rule("storage.k8s.io", &storage, &READ),
+    ])
+}
+
+/// `--enable-capacity` writes one object for each class and topology segment into its own namespace.
+fn capacity_rules() -> Value {
+    let verbs = ["get", "list", "watch", "create", "update", "patch", "delete"];
+    json!([rule("storage.k8s.io", &["csistoragecapacities"], &verbs)])
+}
+
+/// external-attacher v4, deploy/kubernetes/rbac.yaml.
+fn attacher_rules() -> Value {
+    json!([
+        rule("", &["persistentvolumes"], &["get", "list", "watch", "patch"]),
+        rule("storage.k8s.io", &["csinodes"], &READ),
+        rule("storage.k8s.io", &["volumeattachments"], &["get", "list", "watch", "patch"]),
+        rule("storage.k8s.io", &["volumeattachments/status"], &["patch"]),
+    ])
+}
+
+/// The labels of its own Node.
+fn node_plugin_rules() -> Value {
+    json!([rule("", &["nodes"], &READ)])
+}
+
+async fn create<K>(client: &Client, object: Value) -> Result<()>
+where
+    K: Resource<Scope = ClusterResourceScope, DynamicType = ()>,
+    K: Clone + Debug + Serialize + DeserializeOwned,
+{
+    post(&Api::<K>::all(client.clone()), object).await
+}
+
+async fn create_in<K>(client: &Client, object: Value) -> Result<()>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + Debug + Serialize + DeserializeOwned,
+{
+    post(&Api::<K>::namespaced(client.clone(), NAMESPACE), object).await
+}
+
+pub(super) async fn post<K>(api: &Api<K>, object: Value) -> Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let object: K = serde_json::from_value(object)?;
+    api.create(&PostParams::default(), &object)
+        .await
+        .with_context(|| format!("create {}", K::kind(&())))?;
+    Ok(())
+}

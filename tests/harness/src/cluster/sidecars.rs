@@ -1,0 +1,87 @@
+//! csi-provisioner and csi-attacher beside the controller, each with the rights of its own service account.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
+
+use super::control_plane::ControlPlane;
+use super::objects::{ATTACHER, NAMESPACE, PROVISIONER};
+use crate::process::Process;
+
+const COMMON: [&str; 2] = ["--timeout=3m", "--leader-election=false"];
+const PROVISIONER_FLAGS: [&str; 6] = [
+    "--worker-threads=10",
+    "--strict-topology",
+    "--default-fstype=ext4",
+    "--extra-create-metadata",
+    "--enable-capacity",
+    "--capacity-ownerref-level=-1",
+];
+const ATTACHER_FLAGS: [&str; 1] = ["--default-fstype=ext4"];
+
+/// The running sidecars. Dropped, they are killed.
+#[derive(Debug)]
+pub struct Sidecars {
+    processes: Vec<Process>,
+}
+
+impl Sidecars {
+    /// Starts them on the controller's socket. The objects of [`super::objects::install`] must be there.
+    pub async fn start(plane: &ControlPlane, socket: &Path) -> Result<Self> {
+        let mut processes = Vec::new();
+        for (name, flags) in [
+            (PROVISIONER, PROVISIONER_FLAGS.as_slice()),
+            (ATTACHER, ATTACHER_FLAGS.as_slice()),
+        ] {
+            let kubeconfig = account_kubeconfig(plane, name).await?;
+            let mut args = vec![
+                format!("--kubeconfig={}", kubeconfig.display()),
+                format!("--csi-address={}", socket.display()),
+                "--v=4".to_owned(),
+            ];
+            args.extend(COMMON.iter().chain(flags).map(|&flag| flag.to_owned()));
+            let program = plane.programs().sidecar(name);
+            let env = [("NAMESPACE", NAMESPACE.to_owned())];
+            let logs = plane.logs();
+            processes.push(Process::start_with_env(name, &program, &args, &env, &logs)?);
+        }
+        Ok(Self { processes })
+    }
+
+    /// Names of those that have ended. None should: a sidecar that exits is a restart of the controller's Pod.
+    pub fn ended(&mut self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for process in &mut self.processes {
+            if process.ended()?.is_some() {
+                names.push(format!("{process:?}"));
+            }
+        }
+        Ok(names)
+    }
+
+    /// SIGTERM to each.
+    pub async fn stop(self) -> Result<()> {
+        for process in self.processes {
+            process.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Path of a kubeconfig with a token of a service account of [`NAMESPACE`].
+pub(super) async fn account_kubeconfig(plane: &ControlPlane, account: &str) -> Result<PathBuf> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(plane.client(), NAMESPACE);
+    let request: TokenRequest =
+        serde_json::from_value(json!({ "spec": { "audiences": [], "expirationSeconds": 7200 } }))?;
+    let answer = accounts
+        .create_token_request(account, &PostParams::default(), &request)
+        .await
+        .with_context(|| format!("token of {account}"))?;
+    let status = answer.status.context("a token request without an answer")?;
+    plane.token_kubeconfig(account, &status.token)
+}
