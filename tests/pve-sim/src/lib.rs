@@ -1,1 +1,66 @@
-//! pve-sim
+//! A Proxmox VE that is not there: answers the API as PVE 9.2 does, over real sockets, with its rights, checks, texts, units,
+//! pending changes, locks and faults. A witness for tests: it knows nothing of the programs that it tests.
+
+mod acl;
+mod api;
+mod auth;
+mod builder;
+mod clock;
+mod control;
+mod drive;
+mod fail;
+mod faults;
+mod handle;
+mod hardware;
+mod hotplug;
+mod http;
+mod log;
+mod options;
+mod qemu;
+mod resize;
+mod router;
+mod schema;
+mod sim;
+mod state;
+mod stats;
+mod tasks;
+mod units;
+mod update;
+mod volumes;
+
+pub use builder::{Builder, HardwareKind, StorageOptions, TokenGrant};
+pub use clock::ClockMode;
+pub use faults::{RequestEffect, RequestFault, TaskEffect, TaskFault};
+pub use handle::SimHandle;
+pub use log::Entry as RequestEntry;
+pub use sim::Timing;
+pub use state::{
+    AclEntry, Device, Health, Node, Pool, State, Storage, StorageKind, Token, User, Vm, VmFaults,
+    VmNumber, Volume,
+};
+
+/// The simulator could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    #[error("cannot listen: {0}")]
+    Listen(#[from] std::io::Error),
+    #[error("cannot make certificates: {0}")]
+    Certificate(#[from] rcgen::Error),
+    #[error("cannot set up tls: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("the scenario is wrong: {0}")]
+    Scenario(String),
+    #[error("hardware: {0}")]
+    Hardware(String),
+}
+
+/// A simulated cluster to be described step by step.
+#[derive(Debug)]
+pub struct Sim;
+
+impl Sim {
+    /// An empty cluster with the user `root@pam`.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}

@@ -1,0 +1,188 @@
+//! `/cluster`: resources, next id, status.
+
+use serde_json::{Value, json};
+
+use crate::acl;
+use crate::fail::{ApiResult, Fail};
+use crate::router::{Call, Perm, Route, now};
+use crate::schema::{Kind, opt};
+use crate::state::{Health, State, VmNumber};
+use crate::stats::Stats;
+
+const TYPES: &[&str] = &["vm", "storage", "node", "sdn"];
+
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        now(
+            "GET",
+            "/cluster/resources",
+            Perm::User,
+            &[opt("type", Kind::Enum(TYPES))],
+            resources,
+        ),
+        now(
+            "GET",
+            "/cluster/nextid",
+            Perm::User,
+            &[opt("vmid", Kind::Vmid)],
+            nextid,
+        ),
+        now(
+            "GET",
+            "/cluster/status",
+            Perm::All("/", &["Sys.Audit"]),
+            &[],
+            status,
+        ),
+    ]
+}
+
+fn nextid(call: &Call) -> ApiResult {
+    let state = call.sim.lock();
+    if let Some(text) = call.get("vmid") {
+        return match state.vms.contains_key(&call.vmid()) {
+            true => Err(Fail::param("vmid", format!("VM {text} already exists"))),
+            false => Ok(json!(text).into()),
+        };
+    }
+    let free: Option<VmNumber> = (100..1_000_000).find(|vmid| !state.vms.contains_key(vmid));
+    free.map(|vmid| json!(vmid).into())
+        .ok_or_else(|| Fail::die("unable to get any free VMID in range [100, 1000000]"))
+}
+
+/// A VM as `/cluster/resources` and pools show it: known only as far as pvestatd has told.
+pub(super) fn vm_entry(state: &State, stats: &Stats, vmid: VmNumber) -> Option<Value> {
+    let vm = state.vms.get(&vmid)?;
+    let mut entry = json!({"id": format!("qemu/{vmid}"), "vmid": vmid, "node": vm.node, "type": "qemu", "status": "unknown"});
+    if let (Some(stat), Some(map)) = (stats.get(vmid), entry.as_object_mut()) {
+        let more = json!({
+            "status": stat.status, "name": stat.name, "uptime": stat.uptime, "template": u8::from(stat.template),
+            "maxcpu": stat.cpus, "cpu": 0, "maxmem": stat.memory, "mem": 0, "memhost": 0, "maxdisk": 0, "disk": 0,
+            "netin": 0, "netout": 0, "diskread": 0, "diskwrite": 0,
+        });
+        map.extend(more.as_object().cloned().unwrap_or_default());
+    }
+    Some(entry)
+}
+
+fn resources(call: &Call) -> ApiResult {
+    let state = call.sim.lock();
+    let mut stats = call.sim.stats();
+    stats.refresh(&state, call.sim.clock.now());
+    let wanted = call.get("type");
+    let on = |kind: &str| wanted.is_none_or(|wanted| wanted == kind);
+    let mut rows = Vec::new();
+    if wanted.is_none() {
+        let visible = state
+            .pools
+            .keys()
+            .filter(|pool| acl::has(&state, &call.who, &format!("/pool/{pool}"), "Pool.Audit"));
+        rows.extend(
+            visible
+                .map(|pool| json!({"id": format!("/pool/{pool}"), "pool": pool, "type": "pool"})),
+        );
+    }
+    if on("vm") {
+        rows.extend(vm_rows(call, &state, &stats));
+    }
+    if on("node") {
+        rows.extend(state.nodes.iter().map(|(name, node)| {
+            let mut row =
+                json!({"id": format!("node/{name}"), "node": name, "type": "node", "level": ""});
+            let map = row.as_object_mut();
+            let status = if node.health == Health::Offline {
+                "offline"
+            } else {
+                "online"
+            };
+            if let Some(map) = map {
+                map.insert("status".into(), json!(status));
+                map.insert("cgroup-mode".into(), json!(1));
+                if status == "online"
+                    && acl::has(&state, &call.who, &format!("/nodes/{name}"), "Sys.Audit")
+                {
+                    map.extend(super::nodes::figures(call.sim.clock.now().as_secs()));
+                }
+            }
+            row
+        }));
+    }
+    if on("storage") {
+        rows.extend(storage_rows(call, &state));
+    }
+    Ok(Value::Array(rows).into())
+}
+
+fn vm_rows(call: &Call, state: &State, stats: &Stats) -> Vec<Value> {
+    let mut ids: Vec<VmNumber> = state.vms.keys().copied().collect();
+    ids.sort_by_key(ToString::to_string);
+    let mut rows = Vec::new();
+    for vmid in ids
+        .into_iter()
+        .filter(|vmid| acl::has(state, &call.who, &format!("/vms/{vmid}"), "VM.Audit"))
+    {
+        let Some(mut row) = vm_entry(state, stats, vmid) else {
+            continue;
+        };
+        if let (Some(map), Some(vm)) = (row.as_object_mut(), state.vms.get(&vmid)) {
+            let pool = state
+                .pool_of_vm(vmid)
+                .filter(|pool| acl::has(state, &call.who, &format!("/pool/{pool}"), "Pool.Audit"));
+            if let Some(pool) = pool {
+                map.insert("pool".into(), json!(pool));
+            }
+            for key in ["lock", "tags"] {
+                if let Some(value) = vm.config.get(key) {
+                    map.insert(key.into(), json!(value));
+                }
+            }
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+fn storage_rows(call: &Call, state: &State) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for (id, storage) in state.storages.iter().filter(|(_, s)| !s.disable) {
+        if !acl::has(
+            state,
+            &call.who,
+            &format!("/storage/{id}"),
+            "Datastore.Audit",
+        ) {
+            continue;
+        }
+        for (node, host) in state.nodes.iter().filter(|(node, _)| storage.on_node(node)) {
+            rows.push(super::storage::resource_row(
+                state,
+                (id, storage),
+                node,
+                host.health,
+            ));
+        }
+    }
+    rows
+}
+
+fn status(call: &Call) -> ApiResult {
+    let state = call.sim.lock();
+    let clustered = state.nodes.len() > 1;
+    let mut rows = Vec::new();
+    if clustered {
+        let online = state
+            .nodes
+            .values()
+            .filter(|node| node.health != Health::Offline)
+            .count();
+        let quorate = u8::from(online * 2 > state.nodes.len());
+        rows.push(json!({"type": "cluster", "id": "cluster", "name": "sim", "nodes": state.nodes.len(), "version": 1, "quorate": quorate}));
+    }
+    for (at, (name, node)) in state.nodes.iter().enumerate() {
+        rows.push(json!({
+            "type": "node", "id": format!("node/{name}"), "name": name, "nodeid": if clustered { at + 1 } else { 0 }, "ip": node.ip,
+            "local": u8::from(*name == call.here), "online": u8::from(node.health != Health::Offline), "level": "",
+        }));
+    }
+    Ok(Value::Array(rows).into())
+}

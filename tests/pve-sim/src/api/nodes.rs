@@ -1,0 +1,74 @@
+//! `/nodes`: the list and what a PVE node says about itself.
+
+use serde_json::{Map, Value, json};
+
+use crate::acl;
+use crate::fail::ApiResult;
+use crate::router::{Call, Perm, Route, now};
+use crate::state::Health;
+
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        now("GET", "/nodes", Perm::User, &[], list),
+        now("GET", "/nodes/{node}/version", Perm::User, &[], |_| {
+            Ok(super::version().into())
+        }),
+        now(
+            "GET",
+            "/nodes/{node}/status",
+            Perm::All("/nodes/{node}", &["Sys.Audit"]),
+            &[],
+            status,
+        ),
+        now("GET", "/nodes/{node}/lxc", Perm::User, &[], |_| {
+            Ok(json!([]).into())
+        }),
+    ]
+}
+
+/// Load figures of a PVE node, as shown to those with Sys.Audit on it.
+pub(super) fn figures(uptime: u64) -> Map<String, Value> {
+    let value = json!({
+        "maxcpu": 2, "cpu": 0.05, "mem": 1_090_760_704, "maxmem": 25_276_502_016_u64, "disk": 34_439_151_616_u64,
+        "maxdisk": 270_553_174_016_u64, "uptime": 4570 + uptime,
+    });
+    value.as_object().cloned().unwrap_or_default()
+}
+
+fn list(call: &Call) -> ApiResult {
+    let state = call.sim.lock();
+    let mut rows = Vec::new();
+    for (name, node) in &state.nodes {
+        let mut row = Map::new();
+        let online = node.health != Health::Offline;
+        row.insert("id".into(), json!(format!("node/{name}")));
+        row.insert("node".into(), json!(name));
+        row.insert("type".into(), json!("node"));
+        row.insert("level".into(), json!(""));
+        row.insert(
+            "status".into(),
+            json!(if online { "online" } else { "offline" }),
+        );
+        if let Ok(fingerprint) = call.sim.fingerprint.lock() {
+            row.insert("ssl_fingerprint".into(), json!(*fingerprint));
+        }
+        if online && acl::has(&state, &call.who, &format!("/nodes/{name}"), "Sys.Audit") {
+            row.extend(figures(call.sim.clock.now().as_secs()));
+        }
+        rows.push(Value::Object(row));
+    }
+    Ok(Value::Array(rows).into())
+}
+
+fn status(call: &Call) -> ApiResult {
+    let uptime = call.sim.clock.now().as_secs();
+    let body = json!({
+        "uptime": 4570 + uptime, "loadavg": ["0.10", "0.67", "2.78"], "cpu": 0.05, "wait": 0, "idle": 0, "ksm": {"shared": 0},
+        "kversion": "Linux 6.17.2-1-pve #1 SMP PREEMPT_DYNAMIC", "pveversion": "pve-manager/9.2.11/14a22df35955d97d",
+        "current-kernel": {"machine": "x86_64", "release": "6.17.2-1-pve", "sysname": "Linux", "version": "#1 SMP PREEMPT_DYNAMIC"},
+        "boot-info": {"mode": "legacy-bios"}, "memory": {"total": 25_276_502_016_u64, "used": 1_090_760_704, "free": 24_185_741_312_u64, "available": 24_185_741_312_u64},
+        "swap": {"total": 0, "used": 0, "free": 0}, "rootfs": {"total": 270_553_174_016_u64, "used": 34_439_151_616_u64, "avail": 63_353_266_176_u64, "free": 236_114_022_400_u64},
+        "cpuinfo": {"cpus": 2, "cores": 2, "sockets": 1, "model": "simulated", "mhz": "2000.000", "user_hz": 100, "flags": "", "hvm": "1"},
+    });
+    Ok(body.into())
+}

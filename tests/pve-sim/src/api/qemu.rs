@@ -1,0 +1,246 @@
+//! `/nodes/{node}/qemu`: creating and destroying VMs, as far as tests need it.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use crate::acl;
+use crate::fail::{ApiResult, Fail};
+use crate::router::{Call, Perm, Route, now};
+use crate::schema::{Extra, Kind, opt, req};
+use crate::sim::{Sim, no_config};
+use crate::state::{Vm, VmNumber, volume_owner};
+use crate::tasks::{self, TaskKind};
+use crate::update::{self, Change};
+use crate::{drive, qemu, volumes};
+
+pub(super) fn routes() -> Vec<Route> {
+    let create_params = [
+        req("vmid", Kind::Vmid),
+        opt("pool", Kind::Str),
+        opt("storage", Kind::Storage),
+        opt("start", Kind::Bool),
+        opt("unique", Kind::Bool),
+    ];
+    let destroy_params = [
+        opt("purge", Kind::Bool),
+        opt("destroy-unreferenced-disks", Kind::Bool),
+        opt("skiplock", Kind::Bool),
+    ];
+    vec![
+        now(
+            "POST",
+            "/nodes/{node}/qemu",
+            Perm::Custom(may_create),
+            &create_params,
+            create,
+        )
+        .with(Extra::VmOptions),
+        now(
+            "DELETE",
+            "/nodes/{node}/qemu/{vmid}",
+            Perm::All("/vms/{vmid}", &["VM.Allocate"]),
+            &destroy_params,
+            destroy,
+        ),
+    ]
+}
+
+fn may_create(call: &Call) -> Result<(), Fail> {
+    let state = call.sim.lock();
+    if let Some(pool) = call.get("pool") {
+        if !state.pools.contains_key(pool) {
+            return Err(Fail::denied(&format!("pool '{pool}' does not exist")));
+        }
+        if acl::has(&state, &call.who, &format!("/pool/{pool}"), "VM.Allocate") {
+            return Ok(());
+        }
+    }
+    let vmid = call.text("vmid");
+    if acl::has(&state, &call.who, &format!("/vms/{vmid}"), "VM.Allocate") {
+        Ok(())
+    } else {
+        Err(Fail::denied(""))
+    }
+}
+
+const CONTROL: &[&str] = &["node", "vmid", "pool", "storage", "start", "unique"];
+
+fn create(call: &Call) -> ApiResult {
+    let (node, vmid) = (call.node(), call.vmid());
+    {
+        let mut state = call.sim.lock();
+        if let Some(vm) = state.vms.get(&vmid) {
+            return Err(Fail::die(format!(
+                "unable to create VM {vmid} - VM {vmid} already exists on node '{}'",
+                vm.node
+            )));
+        }
+        let vm = Vm {
+            node: node.clone(),
+            config: BTreeMap::from([("lock".to_owned(), "create".to_owned())]),
+            ..Vm::default()
+        };
+        state.vms.insert(vmid, vm);
+        if let Some(pool) = call.get("pool").and_then(|pool| state.pools.get_mut(pool)) {
+            pool.vms.insert(vmid);
+        }
+    }
+    let set: BTreeMap<String, String> = call
+        .params
+        .iter()
+        .filter(|(key, _)| !CONTROL.contains(&key.as_str()))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
+    let what = TaskKind {
+        node: node.clone(),
+        kind: "qmcreate",
+        id: vmid.to_string(),
+    };
+    let (sim, who) = (call.sim.clone(), call.who.clone());
+    let start = call.flag("start");
+    let upid = tasks::fork(&call.sim, &call.who, what, move |_| async move {
+        let set = complete(&sim, set);
+        sim.with_vm(&node, vmid, |vm| vm.config.clear())?;
+        let change = Change {
+            who,
+            node: node.clone(),
+            vmid,
+            digest: None,
+            delete: Vec::new(),
+            force: false,
+            revert: Vec::new(),
+            set,
+        };
+        let made = update::apply(&sim, change).await;
+        if made.is_err() {
+            forget(&sim, vmid);
+        }
+        made?;
+        if start {
+            qemu::start(&sim, &node, vmid)
+        } else {
+            Ok(())
+        }
+    });
+    Ok(json!(upid).into())
+}
+
+/// What PVE adds to a new config: MAC addresses, boot order, identity.
+fn complete(sim: &Sim, mut set: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    for (_, value) in set
+        .iter_mut()
+        .filter(|(key, _)| key.strip_prefix("net").and_then(drive::index).is_some())
+    {
+        let (model, rest) = value.split_once(',').unwrap_or((value.as_str(), ""));
+        if !model.contains('=') {
+            let hex = sim.random_hex(3).to_uppercase();
+            let octet = |at: usize| hex.get(at..at + 2).unwrap_or("00").to_owned();
+            let mac = format!("BC:24:11:{}:{}:{}", octet(0), octet(2), octet(4));
+            let comma = if rest.is_empty() { "" } else { "," };
+            *value = format!("{model}={mac}{comma}{rest}");
+        }
+    }
+    if !set.contains_key("boot") {
+        let pick = |test: &dyn Fn(&str, &str) -> bool| {
+            set.iter().find(|(k, v)| test(k, v)).map(|(k, _)| k.clone())
+        };
+        let cdrom = |value: &str| value.contains("media=cdrom");
+        let order: Vec<String> = [
+            pick(&|key, value| drive::slot(key).is_some() && !cdrom(value)),
+            pick(&|key, value| drive::slot(key).is_some() && cdrom(value)),
+            pick(&|key, _| key.strip_prefix("net").and_then(drive::index).is_some()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        set.insert("boot".to_owned(), update::print_boot(&order));
+    }
+    set.entry("smbios1".to_owned())
+        .or_insert_with(|| format!("uuid={}", sim.uuid()));
+    set.entry("vmgenid".to_owned())
+        .or_insert_with(|| sim.uuid());
+    set.insert(
+        "meta".to_owned(),
+        format!("creation-qemu=10.0.13,ctime={}", sim.clock.epoch()),
+    );
+    set
+}
+
+/// The VM with its ACLs and pool membership.
+fn forget(sim: &Sim, vmid: VmNumber) {
+    let mut state = sim.lock();
+    state.vms.remove(&vmid);
+    let path = format!("/vms/{vmid}");
+    state.acl.retain(|entry| entry.path != path);
+    for pool in state.pools.values_mut() {
+        pool.vms.remove(&vmid);
+    }
+}
+
+fn destroy(call: &Call) -> ApiResult {
+    let (node, vmid) = (call.node(), call.vmid());
+    if call.get("skiplock").is_some() {
+        return Err(Fail::param("skiplock", "Only root may use this option."));
+    }
+    let (purge, unreferenced) = (call.flag("purge"), call.flag("destroy-unreferenced-disks"));
+    call.sim
+        .with_vm(&node, vmid, |vm| check_destroy(vm, vmid))??;
+    let what = TaskKind {
+        node: node.clone(),
+        kind: "qmdestroy",
+        id: vmid.to_string(),
+    };
+    let sim = call.sim.clone();
+    let upid = tasks::fork(&call.sim, &call.who, what, move |log| async move {
+        let _guard = sim.lock_vm(&node, vmid).await?;
+        let volumes = {
+            let state = sim.lock();
+            let vm = state
+                .vms
+                .get(&vmid)
+                .filter(|vm| vm.node == node)
+                .ok_or_else(|| no_config(&node, vmid))?;
+            check_destroy(vm, vmid)?;
+            let in_config = vm
+                .config
+                .iter()
+                .chain(&vm.pending)
+                .filter(|(key, _)| drive::slot(key).is_some() || drive::is_unused(key));
+            let mut ids: Vec<String> = in_config
+                .filter_map(|(_, value)| value.split(',').next().map(str::to_owned))
+                .collect();
+            if unreferenced {
+                ids.extend(state.volumes.iter().map(crate::state::Volume::volid));
+            }
+            ids.retain(|volid| {
+                volume_owner(&state, volid) == Some(vmid) && state.volume(&node, volid).is_some()
+            });
+            ids.sort();
+            ids.dedup();
+            ids
+        };
+        for volid in volumes {
+            volumes::free(&sim, &node, &volid, Some(&log)).await?;
+        }
+        if purge {
+            log.line(format!("purging VM {vmid} from related configurations.."));
+        }
+        forget(&sim, vmid);
+        Ok(())
+    });
+    Ok(json!(upid).into())
+}
+
+fn check_destroy(vm: &Vm, vmid: VmNumber) -> Result<(), Fail> {
+    update::check_state(vm, None)?;
+    if vm.protected() {
+        return Err(Fail::die(format!(
+            "can't remove VM {vmid} - protection mode enabled"
+        )));
+    }
+    if vm.running {
+        return Err(Fail::die(format!("VM {vmid} is running - destroy failed")));
+    }
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! `/nodes/{node}/qemu/{vmid}/status/*` and the list of VMs.
+
+use serde_json::{Map, Value, json};
+
+use crate::acl;
+use crate::acl::Who;
+use crate::fail::{ApiResult, Fail};
+use crate::hotplug;
+use crate::qemu;
+use crate::router::{Call, Perm, Route, now};
+use crate::schema::{Kind, opt};
+use crate::state::{Vm, VmNumber};
+use crate::stats::{cpus, memory_bytes, qmp_status};
+use crate::tasks::{self, TaskKind};
+use crate::update::{self, Change};
+
+pub(super) fn routes() -> Vec<Route> {
+    let power = || Perm::All("/vms/{vmid}", &["VM.PowerMgmt"]);
+    let number = Kind::Int {
+        min: 0,
+        max: i64::MAX,
+    };
+    let stop = [
+        opt("timeout", number),
+        opt("forceStop", Kind::Bool),
+        opt("keepActive", Kind::Bool),
+        opt("skiplock", Kind::Bool),
+    ];
+    let base = "/nodes/{node}/qemu/{vmid}/status";
+    vec![
+        now(
+            "GET",
+            "/nodes/{node}/qemu",
+            Perm::User,
+            &[opt("full", Kind::Bool)],
+            list,
+        ),
+        now(
+            "GET",
+            "/nodes/{node}/qemu/{vmid}/status/current",
+            Perm::All("/vms/{vmid}", &["VM.Audit"]),
+            &[],
+            current,
+        ),
+        now(
+            "POST",
+            "/nodes/{node}/qemu/{vmid}/status/start",
+            power(),
+            &[opt("timeout", number), opt("skiplock", Kind::Bool)],
+            |call| power_task(call, Power::Start),
+        ),
+        now(
+            "POST",
+            "/nodes/{node}/qemu/{vmid}/status/stop",
+            power(),
+            &stop,
+            |call| power_task(call, Power::Stop),
+        ),
+        now(
+            "POST",
+            "/nodes/{node}/qemu/{vmid}/status/shutdown",
+            power(),
+            &stop,
+            |call| power_task(call, Power::Shutdown),
+        ),
+        now(
+            "POST",
+            "/nodes/{node}/qemu/{vmid}/status/suspend",
+            power(),
+            &[],
+            |call| power_task(call, Power::Pause),
+        ),
+        now(
+            "POST",
+            "/nodes/{node}/qemu/{vmid}/status/resume",
+            power(),
+            &[],
+            |call| power_task(call, Power::Resume),
+        ),
+        now("GET", base, Perm::User, &[], |_| {
+            let names = [
+                "current", "start", "stop", "reset", "shutdown", "suspend", "reboot",
+            ];
+            Ok(super::subdirs(&names).into())
+        }),
+    ]
+}
+
+/// What both the list and `status/current` say about a VM.
+fn summary(vmid: VmNumber, vm: &Vm, now: u64) -> Map<String, Value> {
+    let mut map = super::content::object(json!({
+        "vmid": vmid, "name": vm.name(vmid), "status": if vm.running { "running" } else { "stopped" }, "cpus": cpus(vm),
+        "maxmem": memory_bytes(vm), "mem": 0, "memhost": 0, "cpu": 0, "disk": 0, "maxdisk": 0, "netin": 0, "netout": 0,
+        "uptime": if vm.running { now.saturating_sub(vm.started) } else { 0 },
+    }));
+    if vm.running {
+        map.insert("pid".into(), json!(vmid + 10_000));
+    }
+    if vm.config.get("template").is_some_and(|flag| flag == "1") {
+        map.insert("template".into(), json!(1));
+    }
+    for key in ["lock", "tags"] {
+        if let Some(text) = vm.config.get(key) {
+            map.insert(key.into(), json!(text));
+        }
+    }
+    map
+}
+
+/// Counters of each disk that QEMU has.
+fn blockstat(vm: &Vm) -> Value {
+    let one = || json!({"rd_bytes": 0, "wr_bytes": 0, "rd_operations": 0, "wr_operations": 0, "failed_rd_operations": 0, "failed_wr_operations": 0});
+    vm.devices
+        .keys()
+        .map(|slot| (slot.clone(), one()))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+fn list(call: &Call) -> ApiResult {
+    let (node, now) = (call.node(), call.sim.clock.epoch());
+    let state = call.sim.lock();
+    let mine = state.vms.iter().filter(|(vmid, vm)| {
+        vm.node == node && acl::has(&state, &call.who, &format!("/vms/{vmid}"), "VM.Audit")
+    });
+    let rows = mine.map(|(vmid, vm)| {
+        let mut map = summary(*vmid, vm, now);
+        if call.flag("full") {
+            map.insert("qmpstatus".into(), json!(qmp_status(vm)));
+            if vm.running {
+                map.insert("blockstat".into(), blockstat(vm));
+            }
+        }
+        Value::Object(map)
+    });
+    Ok(rows.collect::<Value>().into())
+}
+
+fn current(call: &Call) -> ApiResult {
+    let (vmid, now) = (call.vmid(), call.sim.clock.epoch());
+    let map = call.sim.with_vm(&call.node(), vmid, |vm| {
+        let mut map = summary(vmid, vm, now);
+        map.insert("qmpstatus".into(), json!(qmp_status(vm)));
+        map.insert("ha".into(), json!({"managed": 0}));
+        if vm
+            .config
+            .get("agent")
+            .is_some_and(|text| text.starts_with('1') || text.contains("enabled=1"))
+        {
+            map.insert("agent".into(), json!(1));
+        }
+        let answers = vm.faults.qmp_busy == 0;
+        vm.faults.qmp_busy = vm.faults.qmp_busy.saturating_sub(1);
+        if vm.running && answers {
+            map.insert("blockstat".into(), blockstat(vm));
+            map.insert("running-machine".into(), json!("pc-i440fx-10.0+pve0"));
+            map.insert("running-qemu".into(), json!("10.0.2"));
+        }
+        map
+    })?;
+    Ok(Value::Object(map).into())
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Power {
+    Start,
+    Stop,
+    Shutdown,
+    Pause,
+    Resume,
+}
+
+impl Power {
+    fn task(self) -> &'static str {
+        match self {
+            Self::Start => "qmstart",
+            Self::Stop => "qmstop",
+            Self::Shutdown => "qmshutdown",
+            Self::Pause => "qmpause",
+            Self::Resume => "qmresume",
+        }
+    }
+}
+
+fn power_task(call: &Call, power: Power) -> ApiResult {
+    let (node, vmid, who) = (call.node(), call.vmid(), call.who.clone());
+    if call.get("skiplock").is_some() {
+        return Err(Fail::param("skiplock", "Only root may use this option."));
+    }
+    if !matches!(power, Power::Start) {
+        let running = call.sim.with_vm(&node, vmid, |vm| vm.running)?;
+        if !running && !matches!(power, Power::Stop) {
+            return Err(Fail::die(format!("VM {vmid} not running")));
+        }
+    }
+    let what = TaskKind {
+        node: node.clone(),
+        kind: power.task(),
+        id: vmid.to_string(),
+    };
+    let sim = call.sim.clone();
+    let upid = tasks::fork(&call.sim, &call.who, what, move |_| async move {
+        let _guard = sim.lock_vm(&node, vmid).await?;
+        sim.with_vm(&node, vmid, |vm| update::check_state(vm, None))??;
+        match power {
+            Power::Pause => qemu::pause(&sim, &node, vmid),
+            Power::Resume => qemu::resume(&sim, &node, vmid),
+            Power::Start => {
+                settle(&sim, &node, vmid, &who).await?;
+                sim.clock.sleep(sim.timing.start).await;
+                qemu::start(&sim, &node, vmid)
+            }
+            Power::Stop | Power::Shutdown => {
+                qemu::stop(&sim, &node, vmid)?;
+                settle(&sim, &node, vmid, &who).await
+            }
+        }
+    });
+    Ok(json!(upid).into())
+}
+
+/// Start and stop apply what is pending (`vmconfig_apply_pending`).
+async fn settle(
+    sim: &std::sync::Arc<crate::sim::Sim>,
+    node: &str,
+    vmid: VmNumber,
+    who: &Who,
+) -> Result<(), Fail> {
+    let change = Change {
+        who: who.clone(),
+        node: node.to_owned(),
+        vmid,
+        digest: None,
+        delete: Vec::new(),
+        force: false,
+        revert: Vec::new(),
+        set: std::collections::BTreeMap::new(),
+    };
+    hotplug::apply_pending(sim, &change, &std::collections::BTreeSet::new()).await
+}

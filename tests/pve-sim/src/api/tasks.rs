@@ -1,0 +1,228 @@
+//! `/nodes/{node}/tasks` (`Tasks.pm`, api.md 8).
+
+use serde_json::{Map, Value, json};
+
+use crate::acl;
+use crate::fail::{Answer, ApiResult, Fail};
+use crate::router::{Call, Perm, Route, now, null};
+use crate::schema::{Kind, opt};
+use crate::tasks::Task;
+
+pub(super) fn routes() -> Vec<Route> {
+    let any = Kind::Int {
+        min: 0,
+        max: i64::MAX,
+    };
+    let filter = [
+        opt("source", Kind::Enum(&["archive", "active", "all"])),
+        opt("vmid", Kind::Vmid),
+        opt("typefilter", Kind::Str),
+        opt("userfilter", Kind::Str),
+        opt("statusfilter", Kind::Str),
+        opt("errors", Kind::Bool),
+        opt("since", any),
+        opt("until", any),
+        opt("start", any),
+        opt("limit", any),
+    ];
+    vec![
+        now("GET", "/nodes/{node}/tasks", Perm::User, &filter, list),
+        now("GET", "/nodes/{node}/tasks/{upid}", Perm::User, &[], |_| {
+            Ok(json!([{"name": "log"}, {"name": "status"}]).into())
+        }),
+        now(
+            "DELETE",
+            "/nodes/{node}/tasks/{upid}",
+            Perm::User,
+            &[],
+            stop,
+        ),
+        now(
+            "GET",
+            "/nodes/{node}/tasks/{upid}/status",
+            Perm::User,
+            &[],
+            status,
+        ),
+        now(
+            "GET",
+            "/nodes/{node}/tasks/{upid}/log",
+            Perm::User,
+            &[
+                opt("start", any),
+                opt("limit", any),
+                opt("download", Kind::Bool),
+            ],
+            log,
+        ),
+    ]
+}
+
+/// A user sees the tasks of all own tokens, a token only its own.
+fn is_own(call: &Call, task: &Task) -> bool {
+    task.who == call.who || (call.who.token.is_none() && task.who.user == call.who.user)
+}
+
+fn parses(upid: &str) -> bool {
+    let parts: Vec<&str> = upid.split(':').collect();
+    let hex = |at: usize| {
+        parts
+            .get(at)
+            .is_some_and(|p| p.len() >= 8 && p.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    parts.len() == 9
+        && parts.first() == Some(&"UPID")
+        && hex(2)
+        && hex(3)
+        && hex(4)
+        && parts.last() == Some(&"")
+}
+
+enum Found {
+    Task(Box<Task>),
+    Gone,
+}
+
+fn find(call: &Call, privilege: &str) -> Result<Found, Fail> {
+    let upid = call.text("upid");
+    if !parses(upid) {
+        return Err(Fail::param("upid", "unable to parse worker upid"));
+    }
+    let task = call
+        .sim
+        .tasks()
+        .list
+        .iter()
+        .find(|task| task.upid == upid && !task.vanished)
+        .cloned();
+    let Some(task) = task else {
+        return Ok(Found::Gone);
+    };
+    if !is_own(call, &task) {
+        acl::need_all(
+            &call.sim.lock(),
+            &call.who,
+            &format!("/nodes/{}", call.node()),
+            &[privilege],
+        )?;
+    }
+    Ok(Found::Task(Box::new(task)))
+}
+
+fn base(task: &Task) -> Map<String, Value> {
+    let mut map = super::content::object(json!({
+        "upid": task.upid, "node": task.node, "pid": task.pid, "pstart": task.pstart, "starttime": task.start,
+        "type": task.kind, "id": task.id, "user": task.who.user,
+    }));
+    if let Some(token) = &task.who.token {
+        map.insert("tokenid".into(), json!(token));
+    }
+    map
+}
+
+fn status(call: &Call) -> ApiResult {
+    let Found::Task(task) = find(call, "Sys.Audit")? else {
+        return Err(Fail::param("upid", "no such task"));
+    };
+    let mut map = base(&task);
+    map.insert(
+        "status".into(),
+        json!(if task.exit.is_some() {
+            "stopped"
+        } else {
+            "running"
+        }),
+    );
+    if let Some(exit) = &task.exit {
+        map.insert("exitstatus".into(), json!(exit));
+    }
+    Ok(Value::Object(map).into())
+}
+
+fn log(call: &Call) -> ApiResult {
+    let lines = match find(call, "Sys.Audit")? {
+        Found::Task(task) => task.log,
+        Found::Gone => vec!["unable to open file - No such file or directory".to_owned()],
+    };
+    let take = |name: &str, default: usize| {
+        call.number(name)
+            .and_then(|n| usize::try_from(n).ok())
+            .unwrap_or(default)
+    };
+    let (start, limit) = (take("start", 0), take("limit", 50));
+    let rows =
+        lines
+            .iter()
+            .enumerate()
+            .skip(start)
+            .take(if limit == 0 { usize::MAX } else { limit });
+    let data: Value = rows
+        .map(|(at, text)| json!({"n": at + 1, "t": text}))
+        .collect();
+    Ok(Answer {
+        data,
+        more: Map::from_iter([("total".to_owned(), json!(lines.len()))]),
+    })
+}
+
+fn stop(call: &Call) -> ApiResult {
+    match find(call, "Sys.Modify")? {
+        Found::Task(_) => null(),
+        Found::Gone => Err(Fail::param("upid", "no such task")),
+    }
+}
+
+fn list(call: &Call) -> ApiResult {
+    let node = call.node();
+    let audit = acl::has(
+        &call.sim.lock(),
+        &call.who,
+        &format!("/nodes/{node}"),
+        "Sys.Audit",
+    );
+    let tasks = call.sim.tasks();
+    let source = call.get("source").unwrap_or("archive");
+    let wanted = |task: &&Task| {
+        let alive = task.exit.is_none();
+        let in_source = matches!(
+            (source, alive),
+            ("all", _) | ("active", true) | ("archive", false)
+        );
+        let failed = task.exit.as_deref().is_some_and(|exit| exit != "OK");
+        task.node == node
+            && in_source
+            && (audit || is_own(call, task))
+            && call.get("vmid").is_none_or(|vmid| vmid == task.id)
+            && call.get("typefilter").is_none_or(|kind| kind == task.kind)
+            && call
+                .get("userfilter")
+                .is_none_or(|user| task.who.id().contains(user))
+            && call.number("since").is_none_or(|since| task.start >= since)
+            && call.number("until").is_none_or(|until| task.start <= until)
+            && (!call.flag("errors") || failed)
+    };
+    let mut found: Vec<&Task> = tasks.list.iter().filter(wanted).collect();
+    found.reverse();
+    let total = found.len();
+    let take = |name: &str, default: usize| {
+        call.number(name)
+            .and_then(|n| usize::try_from(n).ok())
+            .unwrap_or(default)
+    };
+    let rows = found
+        .into_iter()
+        .skip(take("start", 0))
+        .take(take("limit", 50))
+        .map(|task| {
+            let mut map = base(task);
+            if let Some(exit) = &task.exit {
+                map.insert("status".into(), json!(exit));
+                map.insert("endtime".into(), json!(task.end));
+            }
+            Value::Object(map)
+        });
+    Ok(Answer {
+        data: rows.collect(),
+        more: Map::from_iter([("total".to_owned(), json!(total))]),
+    })
+}

@@ -1,0 +1,213 @@
+//! The control API (`/_sim/…`, plain HTTP on loopback): faults, clock, log and state for tests in other processes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::clock::ClockMode;
+use crate::faults::{Faults, RequestFault, TaskFault};
+use crate::http::server::{self, Endpoint, Service};
+use crate::http::{Reply, Request};
+use crate::qemu;
+use crate::sim::Sim;
+use crate::state::{Health, State, VmFaults, VmNumber};
+
+/// Serves until the simulator stops.
+pub(crate) async fn serve(sim: &Arc<Sim>, address: SocketAddr) -> std::io::Result<SocketAddr> {
+    let inner = sim.clone();
+    let service: Service = Arc::new(move |request| {
+        let sim = inner.clone();
+        Box::pin(async move {
+            Some(match answer(&sim, &request) {
+                Ok(value) => Reply::json(200, "OK", &value),
+                Err((status, text)) => Reply::json(status, &text, &json!({"error": text})),
+            })
+        })
+    });
+    let (_, reachable) = watch::channel(true);
+    server::serve(
+        address,
+        Endpoint {
+            service,
+            tls: None,
+            reachable,
+            stop: sim.stop.clone(),
+            tracker: sim.tracker.clone(),
+        },
+    )
+    .await
+}
+
+type Outcome = Result<Value, (u16, String)>;
+
+fn body<T: DeserializeOwned>(request: &Request) -> Result<T, (u16, String)> {
+    serde_json::from_slice(&request.body).map_err(|error| (400, error.to_string()))
+}
+
+fn to_value<T: serde::Serialize>(value: &T) -> Outcome {
+    serde_json::to_value(value).map_err(|error| (500, error.to_string()))
+}
+
+fn answer(sim: &Arc<Sim>, request: &Request) -> Outcome {
+    let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+    match (request.method.as_str(), path.as_slice()) {
+        ("GET", ["_sim", "requests"]) => {
+            let log = sim.log();
+            Ok(json!({"counts": log.counts(), "requests": log.entries}))
+        }
+        ("DELETE", ["_sim", "requests"]) => {
+            sim.log().entries.clear();
+            Ok(json!({}))
+        }
+        ("GET", ["_sim", "state"]) => to_value(&*sim.lock()),
+        ("PUT", ["_sim", "state"]) => {
+            let mut state: State = body(request)?;
+            state.users.entry("root@pam".to_owned()).or_default();
+            *sim.lock() = state;
+            Ok(json!({}))
+        }
+        ("GET", ["_sim", "clock"]) => Ok(
+            json!({"now_ms": ms(sim.clock.now()), "epoch": sim.clock.epoch(), "mode": mode(sim.clock.mode())}),
+        ),
+        ("POST", ["_sim", "clock"]) => {
+            let step: Step = body(request)?;
+            sim.clock.advance(Duration::from_millis(step.advance_ms));
+            Ok(json!({"now_ms": ms(sim.clock.now())}))
+        }
+        ("GET", ["_sim", "faults"]) => to_value(&*sim.faults()),
+        ("DELETE", ["_sim", "faults"]) => {
+            *sim.faults() = Faults::default();
+            sim.lock()
+                .vms
+                .values_mut()
+                .for_each(|vm| vm.faults = VmFaults::default());
+            Ok(json!({}))
+        }
+        ("POST", ["_sim", "faults", kind]) => add_fault(sim, kind, request),
+        ("PUT", ["_sim", "nodes", name]) => {
+            let wanted: NodeHealth = body(request)?;
+            let mut state = sim.lock();
+            let node = state
+                .nodes
+                .get_mut(*name)
+                .ok_or((404, format!("no node {name}")))?;
+            node.health = wanted.health;
+            Ok(json!({}))
+        }
+        ("PUT", ["_sim", "reachable"]) => {
+            let wanted: Reachable = body(request)?;
+            sim.reachable.send_replace(wanted.reachable);
+            Ok(json!({}))
+        }
+        (method, ["_sim", "vms", vmid, what]) => vm(sim, (method, vmid, what), request),
+        _ => Err((
+            404,
+            format!(
+                "no such control endpoint: {} /{}",
+                request.method,
+                path.join("/")
+            ),
+        )),
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn mode(mode: ClockMode) -> Value {
+    match mode {
+        ClockMode::Real { speed } => json!({"real": {"speed": speed}}),
+        ClockMode::Stepped => json!("stepped"),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    advance_ms: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeHealth {
+    health: Health,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reachable {
+    reachable: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Busy {
+    storage: String,
+    times: u32,
+}
+
+fn add_fault(sim: &Sim, kind: &str, request: &Request) -> Outcome {
+    match kind {
+        "requests" => sim.faults().requests.push(body::<RequestFault>(request)?),
+        "tasks" => sim.faults().tasks.push(body::<TaskFault>(request)?),
+        "storage-busy" => {
+            let busy: Busy = body(request)?;
+            sim.faults().busy_storages.insert(busy.storage, busy.times);
+        }
+        _ => return Err((404, format!("no such kind of fault: {kind}"))),
+    }
+    Ok(json!({}))
+}
+
+fn vm(sim: &Sim, (method, vmid, what): (&str, &str, &str), request: &Request) -> Outcome {
+    let missing = || (404, format!("no vm {vmid}"));
+    let vmid: VmNumber = vmid.parse().map_err(|_| missing())?;
+    let node = sim
+        .lock()
+        .vms
+        .get(&vmid)
+        .map(|vm| vm.node.clone())
+        .ok_or_else(missing)?;
+    let power = |code: fn(&Sim, &str, VmNumber) -> Result<(), crate::fail::Fail>| {
+        code(sim, &node, vmid)
+            .map(|()| json!({}))
+            .map_err(|fail| (409, fail.exit_text()))
+    };
+    let edit = |code: &mut dyn FnMut(&mut crate::state::Vm)| {
+        sim.with_vm(&node, vmid, |vm| code(vm))
+            .map(|()| json!({}))
+            .map_err(|fail| (409, fail.exit_text()))
+    };
+    match (method, what) {
+        ("POST", "start") => power(qemu::start),
+        ("POST", "stop") => power(qemu::stop),
+        ("POST", "pause") => power(qemu::pause),
+        ("POST", "resume") => power(qemu::resume),
+        ("PUT", "faults") => {
+            let faults: VmFaults = body(request)?;
+            edit(&mut |vm| vm.faults.clone_from(&faults))
+        }
+        ("PUT", "config") => {
+            let options: std::collections::BTreeMap<String, Option<String>> = body(request)?;
+            edit(&mut |vm| {
+                for (key, value) in &options {
+                    match value {
+                        Some(text) => vm.config.insert(key.clone(), text.clone()),
+                        None => vm.config.remove(key),
+                    };
+                }
+            })
+        }
+        ("GET", "state") => to_value(sim.lock().vms.get(&vmid).ok_or_else(missing)?),
+        _ => Err((
+            404,
+            format!("no such control endpoint: {method} vms/{vmid}/{what}"),
+        )),
+    }
+}

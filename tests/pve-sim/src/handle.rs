@@ -1,0 +1,268 @@
+//! A running simulator: addresses, and the levers that tests pull. The control API offers the same over the wire.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::builder::{Builder, HardwareKind};
+use crate::faults::{RequestFault, TaskFault};
+use crate::hardware::{Hardware, MemoryHardware};
+use crate::http::server::{self, Endpoint, Service};
+use crate::http::tls;
+use crate::log::Entry;
+use crate::sim::Sim;
+use crate::state::{Health, State, Vm, VmFaults, VmNumber};
+use crate::{SimError, control, qemu, router};
+
+/// A running simulator; ends when dropped.
+#[derive(Debug)]
+pub struct SimHandle {
+    pub(crate) sim: Arc<Sim>,
+    urls: Vec<String>,
+    control: String,
+    ca_pem: String,
+    fingerprint: String,
+}
+
+pub(crate) async fn start(builder: Builder) -> Result<SimHandle, SimError> {
+    let Some(first) = builder.state.nodes.keys().next().cloned() else {
+        return Err(SimError::Scenario("there is no pve node".to_owned()));
+    };
+    let hardware: Box<dyn Hardware> = match &builder.hardware {
+        HardwareKind::Memory => Box::new(MemoryHardware),
+        HardwareKind::Loop { run_dir } => {
+            return Err(SimError::Hardware(format!(
+                "no loop hardware for {}",
+                run_dir.display()
+            )));
+        }
+    };
+    let names: Vec<String> = builder.state.nodes.keys().cloned().collect();
+    let sim = Arc::new(Sim::new(builder.state, &builder.settings, hardware));
+    boot(&sim)?;
+    let identity = tls::generate(&names)?;
+    if let Ok(mut fingerprint) = sim.fingerprint.lock() {
+        fingerprint.clone_from(&identity.fingerprint);
+    }
+    let scheme = if builder.tls { "https" } else { "http" };
+    let mut urls = Vec::new();
+    for (at, node) in std::iter::once(&first)
+        .chain(&builder.endpoints)
+        .enumerate()
+    {
+        let address = if at == 0 {
+            builder.listen
+        } else {
+            SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+        };
+        let (inner, here) = (sim.clone(), node.clone());
+        let service: Service =
+            Arc::new(move |request| Box::pin(router::answer(inner.clone(), here.clone(), request)));
+        let endpoint = Endpoint {
+            service,
+            tls: builder.tls.then(|| identity.acceptor.clone()),
+            reachable: sim.reachable.subscribe(),
+            stop: sim.stop.clone(),
+            tracker: sim.tracker.clone(),
+        };
+        urls.push(format!(
+            "{scheme}://{}",
+            server::serve(address, endpoint).await?
+        ));
+    }
+    let control = control::serve(&sim, builder.control).await?;
+    Ok(SimHandle {
+        sim,
+        urls,
+        control: format!("http://{control}"),
+        ca_pem: identity.ca_pem,
+        fingerprint: identity.fingerprint,
+    })
+}
+
+/// Gives the scenario's volumes their bytes and its running VMs their devices.
+fn boot(sim: &Sim) -> Result<(), SimError> {
+    let hardware = |text: String| SimError::Hardware(text);
+    let volumes = sim.lock().volumes.clone();
+    for volume in &volumes {
+        sim.hardware
+            .create(&crate::volumes::backing(volume), volume.size)
+            .map_err(hardware)?;
+    }
+    let running: Vec<(VmNumber, String)> = {
+        let mut state = sim.lock();
+        let list = state
+            .vms
+            .iter()
+            .filter(|(_, vm)| vm.running)
+            .map(|(vmid, vm)| (*vmid, vm.node.clone()))
+            .collect();
+        state.vms.values_mut().for_each(|vm| vm.running = false);
+        list
+    };
+    for (vmid, node) in running {
+        qemu::start(sim, &node, vmid)
+            .map_err(|fail| SimError::Scenario(format!("vm {vmid}: {}", fail.exit_text())))?;
+    }
+    Ok(())
+}
+
+impl SimHandle {
+    /// Base URL of the first PVE node's API, `https://127.0.0.1:<port>`; the API lies below `/api2/json`.
+    pub fn url(&self) -> &str {
+        self.urls.first().map_or("", String::as_str)
+    }
+
+    /// All API endpoints: the first node's, then those of [`Builder::endpoint`].
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// Base URL of the control API (plain HTTP).
+    pub fn control_url(&self) -> &str {
+        &self.control
+    }
+
+    /// Certificate of the CA that signed the server's, PEM.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// SHA-256 of the server certificate, `AA:BB:…`.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    pub fn add_fault(&self, fault: RequestFault) {
+        self.sim.faults().requests.push(fault);
+    }
+
+    pub fn add_task_fault(&self, fault: TaskFault) {
+        self.sim.faults().tasks.push(fault);
+    }
+
+    /// The next `times` deletions on this storage find the volume in use.
+    pub fn storage_busy(&self, storage: &str, times: u32) {
+        self.sim
+            .faults()
+            .busy_storages
+            .insert(storage.to_owned(), times);
+    }
+
+    pub fn clear_faults(&self) {
+        *self.sim.faults() = crate::faults::Faults::default();
+        self.sim
+            .lock()
+            .vms
+            .values_mut()
+            .for_each(|vm| vm.faults = VmFaults::default());
+    }
+
+    /// Changes what goes wrong inside a VM; `false` if there is no such VM.
+    pub fn vm_faults(&self, vmid: VmNumber, change: impl FnOnce(&mut VmFaults)) -> bool {
+        self.with_vm(vmid, |vm| change(&mut vm.faults)).is_some()
+    }
+
+    pub fn node_health(&self, node: &str, health: Health) {
+        if let Some(node) = self.sim.lock().nodes.get_mut(node) {
+            node.health = health;
+        }
+    }
+
+    /// Whether anything listens for the API at all; the ports stay the same.
+    pub fn set_reachable(&self, reachable: bool) {
+        self.sim.reachable.send_replace(reachable);
+    }
+
+    pub fn advance(&self, by: Duration) {
+        self.sim.clock.advance(by);
+    }
+
+    /// Time on the simulator's clock since its start.
+    pub fn now(&self) -> Duration {
+        self.sim.clock.now()
+    }
+
+    pub fn requests(&self) -> Vec<Entry> {
+        self.sim.log().entries.clone()
+    }
+
+    pub fn clear_requests(&self) {
+        self.sim.log().entries.clear();
+    }
+
+    /// Requests by `METHOD template` since the last clear.
+    pub fn request_counts(&self) -> std::collections::BTreeMap<String, u64> {
+        self.sim.log().counts()
+    }
+
+    /// A copy of the cluster's state.
+    pub fn state(&self) -> State {
+        self.sim.lock().clone()
+    }
+
+    /// Changes the state behind the API's back, as an administrator at the shell would.
+    pub fn edit<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.sim.lock())
+    }
+
+    /// Reads or changes one VM.
+    pub fn with_vm<T>(&self, vmid: VmNumber, code: impl FnOnce(&mut Vm) -> T) -> Option<T> {
+        self.sim.lock().vms.get_mut(&vmid).map(code)
+    }
+
+    /// Slots that QEMU really has.
+    pub fn disks(&self, vmid: VmNumber) -> Vec<String> {
+        self.with_vm(vmid, |vm| vm.devices.keys().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// Starts a VM at once; an error is PVE's text.
+    pub fn start_vm(&self, vmid: VmNumber) -> Result<(), String> {
+        self.power(vmid, qemu::start)
+    }
+
+    pub fn stop_vm(&self, vmid: VmNumber) -> Result<(), String> {
+        self.power(vmid, qemu::stop)
+    }
+
+    /// Stops the vCPUs: the guest acknowledges no unplug.
+    pub fn pause_vm(&self, vmid: VmNumber) -> Result<(), String> {
+        self.power(vmid, qemu::pause)
+    }
+
+    pub fn resume_vm(&self, vmid: VmNumber) -> Result<(), String> {
+        self.power(vmid, qemu::resume)
+    }
+
+    fn power(
+        &self,
+        vmid: VmNumber,
+        code: fn(&Sim, &str, VmNumber) -> Result<(), crate::fail::Fail>,
+    ) -> Result<(), String> {
+        let node = self
+            .with_vm(vmid, |vm| vm.node.clone())
+            .ok_or_else(|| format!("no vm {vmid}"))?;
+        code(&self.sim, &node, vmid).map_err(|fail| fail.exit_text())
+    }
+
+    /// Stops listening and takes all devices away.
+    pub async fn shutdown(self) {
+        self.sim.stop.cancel();
+        self.sim.tracker.close();
+        if tokio::time::timeout(Duration::from_secs(5), self.sim.tracker.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("some work did not end in time");
+        }
+        self.sim.hardware.shutdown();
+    }
+}
+
+impl Drop for SimHandle {
+    fn drop(&mut self) {
+        self.sim.stop.cancel();
+        self.sim.hardware.shutdown();
+    }
+}

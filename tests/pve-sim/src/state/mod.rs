@@ -1,0 +1,141 @@
+//! What the simulated cluster consists of. Plain data (it is also the scenario format); must not know HTTP, clocks or hardware.
+
+mod storage;
+mod vm;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+pub use storage::{Storage, StorageKind, Volume};
+pub(crate) use storage::{suffix_format, volume_owner};
+pub use vm::{Device, Vm, VmFaults};
+
+/// Number of a VM.
+pub type VmNumber = u32;
+
+/// The whole cluster; the JSON form is the scenario file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct State {
+    /// PVE nodes by name.
+    pub nodes: BTreeMap<String, Node>,
+    pub storages: BTreeMap<String, Storage>,
+    pub volumes: Vec<Volume>,
+    pub pools: BTreeMap<String, Pool>,
+    pub vms: BTreeMap<VmNumber, Vm>,
+    /// Users by `name@realm`; `root@pam` always exists.
+    pub users: BTreeMap<String, User>,
+    pub groups: BTreeMap<String, BTreeSet<String>>,
+    /// Roles besides the built-in ones.
+    pub roles: BTreeMap<String, BTreeSet<String>>,
+    pub acl: Vec<AclEntry>,
+}
+
+/// A PVE node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Node {
+    pub ip: String,
+    pub health: Health,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            ip: "10.99.0.1".to_owned(),
+            health: Health::Online,
+        }
+    }
+}
+
+/// How a PVE node answers what the others forward to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    Online,
+    /// Powered off: 595, cluster status offline.
+    Offline,
+    /// Alive for the cluster, its daemons don't answer: 596 after 30 s.
+    Hung,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pool {
+    pub comment: Option<String>,
+    /// Members; a VMID need not have a VM.
+    pub vms: BTreeSet<VmNumber>,
+    pub storages: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct User {
+    pub enabled: bool,
+    /// Tokens by id (the part after `!`).
+    pub tokens: BTreeMap<String, Token>,
+}
+
+impl Default for User {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            tokens: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Token {
+    pub secret: String,
+    pub privsep: bool,
+    /// Seconds since 1970; 0 never.
+    pub expire: u64,
+    pub comment: Option<String>,
+}
+
+impl Default for Token {
+    fn default() -> Self {
+        Self {
+            secret: String::new(),
+            privsep: true,
+            expire: 0,
+            comment: None,
+        }
+    }
+}
+
+/// One line of the access control list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AclEntry {
+    pub path: String,
+    /// `user@realm`, `user@realm!token` or `@group`.
+    pub subject: String,
+    pub role: String,
+    #[serde(default = "yes")]
+    pub propagate: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl State {
+    /// The pool of a VM, present or not.
+    pub(crate) fn pool_of_vm(&self, vmid: VmNumber) -> Option<&str> {
+        self.pools
+            .iter()
+            .find(|(_, pool)| pool.vms.contains(&vmid))
+            .map(|(name, _)| name.as_str())
+    }
+
+    pub(crate) fn pool_of_storage(&self, storage: &str) -> Option<&str> {
+        self.pools
+            .iter()
+            .find(|(_, pool)| pool.storages.contains(storage))
+            .map(|(name, _)| name.as_str())
+    }
+}
