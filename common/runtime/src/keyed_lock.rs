@@ -148,7 +148,9 @@ impl<K: Eq + Hash + Clone> Clone for KeyedLock<K> {
 
 impl<K: Eq + Hash + Clone> fmt::Debug for KeyedLock<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedLock").field("keys", &self.len()).finish()
+        f.debug_struct("KeyedLock")
+            .field("keys", &self.len())
+            .finish()
     }
 }
 

@@ -122,11 +122,7 @@ impl RpcMetrics {
             "Time that an RPC took, by its gRPC code",
             metrics.seconds.clone(),
         );
-        registry.register(
-            "rpc_inflight",
-            "RPCs that run",
-            metrics.inflight.clone(),
-        );
+        registry.register("rpc_inflight", "RPCs that run", metrics.inflight.clone());
         metrics
     }
 

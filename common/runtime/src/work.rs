@@ -52,7 +52,10 @@ impl Work {
             return Err(WorkError::Stopping);
         }
         let op = CorrelationId::carry(op).in_current_span();
-        self.tracker.spawn(op).await.map_err(|_| WorkError::Panicked)
+        self.tracker
+            .spawn(op)
+            .await
+            .map_err(|_| WorkError::Panicked)
     }
 
     /// Cancelled when the program ends: for loops that run for ever.

@@ -9,12 +9,20 @@ mod regions;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use pve_model::params::{AioMode, CacheMode};
 use pve_model::{Bytes, DiskFormat, PoolId, PveNode, Region, StorageId, VmId, VolumeId};
 
+use self::tree::Node;
 use crate::credentials::TokenConfig;
+
+/// Read beside the config when no other policy file is named.
+const POLICY_FILE: &str = "policy.yaml";
+
+/// Largest file that is read. A Secret holds 1 MiB.
+const FILE_MAX: u64 = 1 << 20;
 
 /// Everything that the operator decides about the PVE side.
 #[derive(Debug, Clone)]
@@ -154,14 +162,15 @@ pub enum ConfigError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// A key is missing, unknown or wrong.
-    #[error("{file}: {problem}")]
-    Refused {
-        /// Name of the file.
-        file: String,
-        /// Path of the key, and what it should be.
-        problem: String,
-    },
+    /// A key is missing, unknown or wrong: `<file>: <path of the key>: <what it must be>`.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A document and what errors call it.
+struct File {
+    name: String,
+    document: serde_json::Value,
 }
 
 impl Config {
@@ -170,8 +179,90 @@ impl Config {
     /// `policy` names the policy file; without it a `policy.yaml` beside `path` is read if there is
     /// one. Relative paths in the config are relative to its folder.
     pub fn load(path: &Path, policy: Option<&Path>) -> Result<Self, ConfigError> {
-        let _ = (path, policy);
-        Err(ConfigError::Refused { file: String::new(), problem: String::new() })
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let main = File::read(path)?;
+        let policy = match policy {
+            Some(path) => Some(File::read(path)?),
+            None => File::find(&folder.join(POLICY_FILE))?,
+        };
+        config(&main, policy.as_ref(), folder).map_err(ConfigError::Refused)
+    }
+}
+
+impl File {
+    fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::find(path)?.ok_or_else(|| ConfigError::Read {
+            path: path.to_owned(),
+            source: ErrorKind::NotFound.into(),
+        })
+    }
+
+    fn find(path: &Path) -> Result<Option<Self>, ConfigError> {
+        let failed = |source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        match std::fs::metadata(path) {
+            Ok(found) if found.len() > FILE_MAX => {
+                return Err(failed(ErrorKind::FileTooLarge.into()));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let name = name.to_string_lossy().into_owned();
+        let document = tree::parse(&text)
+            .map_err(|problem| ConfigError::Refused(format!("{name}: {problem}")))?;
+        Ok(Some(Self { name, document }))
+    }
+
+    fn root(&self) -> Node<'_> {
+        Node::root(&self.name, &self.document)
+    }
+}
+
+fn config(main: &File, policy: Option<&File>, folder: &Path) -> Result<Config, String> {
+    let root = main.root();
+    let keys = root.keys(&["provider", "regions", "clusters", "features"])?;
+    let policies = policy
+        .map(|file| policy::policies(&file.root()))
+        .transpose()?;
+    let former = keys.any(&["clusters", "features"]);
+    let config = match (former, keys.any(&["regions", "provider"])) {
+        (Some(former), Some(_)) => {
+            let why = "belongs to the former drivers' form and cannot stand beside ours";
+            return Err(keys.refuse(former, why));
+        }
+        (Some(_), None) => {
+            let features = former::features(&keys)?;
+            Config {
+                provider: features
+                    .provider
+                    .as_ref()
+                    .map_or(Ok(Provider::Default), provider)?,
+                regions: former::clusters(&keys, &features, policies, folder)?,
+            }
+        }
+        (None, _) => Config {
+            provider: keys
+                .find("provider")
+                .map_or(Ok(Provider::Default), |n| provider(&n))?,
+            regions: regions::regions(&keys, policies, folder)?,
+        },
+    };
+    if config.regions.is_empty() {
+        return Err(root.refuse("at least one region is required"));
+    }
+    Ok(config)
+}
+
+fn provider(node: &Node<'_>) -> Result<Provider, String> {
+    match node.text()? {
+        "default" => Ok(Provider::Default),
+        "capmox" => Ok(Provider::Capmox),
+        _ => Err(node.refuse("must be default or capmox")),
     }
 }
 
@@ -202,7 +293,9 @@ impl Allow {
 
     /// Whether a disk of `format` may be made.
     pub fn format(&self, format: DiskFormat) -> bool {
-        self.formats.as_ref().is_none_or(|set| set.contains(&format))
+        self.formats
+            .as_ref()
+            .is_none_or(|set| set.contains(&format))
     }
 }
 
@@ -216,3 +309,6 @@ impl Default for Allow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
