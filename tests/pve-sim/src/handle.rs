@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::builder::{Builder, HardwareKind};
 use crate::faults::{RequestFault, TaskFault};
-use crate::hardware::{Hardware, MemoryHardware};
+use crate::hardware::{Hardware, LoopHardware, MemoryHardware};
 use crate::http::server::{self, Endpoint, Service};
 use crate::http::tls;
 use crate::log::Entry;
@@ -31,10 +31,7 @@ pub(crate) async fn start(builder: Builder) -> Result<SimHandle, SimError> {
     let hardware: Box<dyn Hardware> = match &builder.hardware {
         HardwareKind::Memory => Box::new(MemoryHardware),
         HardwareKind::Loop { run_dir } => {
-            return Err(SimError::Hardware(format!(
-                "no loop hardware for {}",
-                run_dir.display()
-            )));
+            Box::new(LoopHardware::new(run_dir).map_err(SimError::Hardware)?)
         }
     };
     let names: Vec<String> = builder.state.nodes.keys().cloned().collect();

@@ -23,6 +23,7 @@ fn device(drive: &Drive, size: u64) -> Device {
         serial: drive.option("serial").map(crate::http::form::unescape),
         wwn: drive.option("wwn").map(str::to_owned),
         readonly: drive.option("ro") == Some("1"),
+        ssd: drive.option("ssd") == Some("1"),
         visible: true,
     }
 }
@@ -224,6 +225,8 @@ pub(crate) fn start(sim: &Sim, node: &str, vmid: VmNumber) -> Result<(), Fail> {
             devices.insert(key.clone(), device(&drive, size));
         }
     }
+    let uuid = vm.uuid();
+    sim.hardware.boot(vmid, uuid).map_err(Fail::die)?;
     for (key, device) in &devices {
         show(sim, &state, vmid, key, device).map_err(Fail::die)?;
     }

@@ -1,8 +1,13 @@
 //! What lies under the API: the bytes of volumes and the devices that guests see. Must not know PVE's rules.
 
+mod guest_tree;
+mod loop_device;
+
 use std::fmt::Debug;
 
 use crate::state::{Device, VmNumber};
+
+pub(crate) use loop_device::LoopHardware;
 
 /// A volume for the hardware: storage, PVE node (if local) and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,8 +23,8 @@ pub(crate) trait Hardware: Debug + Send + Sync {
     fn resize(&self, backing: &Backing, bytes: u64) -> Result<(), String>;
     /// Deletes the bytes, in use or not.
     fn remove(&self, backing: &Backing) -> Result<(), String>;
-    /// Copies one volume's bytes into another.
-    fn copy(&self, from: &Backing, to: &Backing) -> Result<(), String>;
+    /// The machine comes up, with this SMBIOS uuid.
+    fn boot(&self, vmid: VmNumber, uuid: &str) -> Result<(), String>;
     /// Gives the disk to the guest.
     fn plug(
         &self,
@@ -53,7 +58,7 @@ impl Hardware for MemoryHardware {
         Ok(())
     }
 
-    fn copy(&self, _: &Backing, _: &Backing) -> Result<(), String> {
+    fn boot(&self, _: VmNumber, _: &str) -> Result<(), String> {
         Ok(())
     }
 

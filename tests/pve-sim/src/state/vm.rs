@@ -45,6 +45,8 @@ pub struct Device {
     pub serial: Option<String>,
     pub wwn: Option<String>,
     pub readonly: bool,
+    /// `ssd=1`: the guest sees no rotation.
+    pub ssd: bool,
     /// The guest knows it; a disk plugged into a paused guest is seen at resume.
     pub visible: bool,
 }
@@ -122,6 +124,18 @@ impl Vm {
 
     pub(crate) fn scsihw(&self) -> &str {
         self.config.get("scsihw").map_or("lsi", String::as_str)
+    }
+
+    /// The machine's SMBIOS uuid.
+    pub(crate) fn uuid(&self) -> &str {
+        let text = self
+            .config
+            .get("smbios1")
+            .map(String::as_str)
+            .unwrap_or_default();
+        text.split(',')
+            .find_map(|part| part.strip_prefix("uuid="))
+            .unwrap_or_default()
     }
 
     /// `unusedN` for the first free N; nothing if the volume is in the config already.

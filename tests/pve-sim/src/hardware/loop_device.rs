@@ -1,0 +1,203 @@
+//! Real bytes and real block devices: a volume is a sparse file, a plugged disk is a loop device on it that is shown to the "guest"
+//! in a tree of its own (`guest_tree`). Needs root and `losetup` of util-linux.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use super::guest_tree::{GuestDisk, GuestTree};
+use super::{Backing, Hardware};
+use crate::state::{Device, VmNumber};
+
+/// A disk that a guest has.
+#[derive(Debug)]
+struct Plugged {
+    loop_device: PathBuf,
+    disk: GuestDisk,
+}
+
+#[derive(Debug)]
+pub(crate) struct LoopHardware {
+    run_dir: PathBuf,
+    plugged: Mutex<BTreeMap<(VmNumber, String), Plugged>>,
+}
+
+fn failed<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+fn losetup(args: &[&str]) -> Result<String, String> {
+    let output = Command::new("losetup")
+        .args(args)
+        .output()
+        .map_err(failed("cannot run losetup"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "losetup {}: {}",
+            args.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        ));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+impl LoopHardware {
+    /// Takes away what an earlier run left plugged below the same directory.
+    pub(crate) fn new(run_dir: &Path) -> Result<Self, String> {
+        fs::create_dir_all(run_dir).map_err(failed("cannot make the run directory"))?;
+        let run_dir = run_dir
+            .canonicalize()
+            .map_err(failed("cannot resolve the run directory"))?;
+        let listed = losetup(&[
+            "--list",
+            "--noheadings",
+            "--raw",
+            "--output",
+            "NAME,BACK-FILE",
+        ])?;
+        for line in listed.lines() {
+            if let Some((name, file)) = line.split_once(' ')
+                && Path::new(file).starts_with(&run_dir)
+            {
+                losetup(&["--detach", name])?;
+            }
+        }
+        for entry in fs::read_dir(&run_dir)
+            .map_err(failed("cannot read the run directory"))?
+            .flatten()
+        {
+            if entry.file_name().to_string_lossy().starts_with("vm-") {
+                fs::remove_dir_all(entry.path())
+                    .map_err(failed("cannot clear an old guest tree"))?;
+            }
+        }
+        Ok(Self {
+            run_dir,
+            plugged: Mutex::default(),
+        })
+    }
+
+    fn file(&self, backing: &Backing) -> PathBuf {
+        let place = backing.node.as_deref().unwrap_or("shared");
+        self.run_dir
+            .join("volumes")
+            .join(&backing.storage)
+            .join(place)
+            .join(&backing.name)
+    }
+
+    fn tree(&self, vmid: VmNumber) -> GuestTree {
+        GuestTree::new(self.run_dir.join(format!("vm-{vmid}")))
+    }
+
+    fn plugged(&self) -> std::sync::MutexGuard<'_, BTreeMap<(VmNumber, String), Plugged>> {
+        self.plugged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release(&self, vmid: VmNumber, plugged: &Plugged) {
+        self.tree(vmid).remove(&plugged.disk);
+        // A device that is still mounted goes when its last user does (LO_FLAGS_AUTOCLEAR).
+        if let Err(error) = losetup(&["--detach", &plugged.loop_device.to_string_lossy()]) {
+            tracing::warn!(vmid, %error, "loop device stays");
+        }
+    }
+}
+
+impl Hardware for LoopHardware {
+    fn create(&self, backing: &Backing, bytes: u64) -> Result<(), String> {
+        let path = self.file(backing);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed("cannot make the volume's directory"))?;
+        }
+        let file = fs::File::create(&path).map_err(failed("cannot make the volume"))?;
+        file.set_len(bytes)
+            .map_err(failed("cannot size the volume"))
+    }
+
+    fn resize(&self, backing: &Backing, bytes: u64) -> Result<(), String> {
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(self.file(backing))
+            .map_err(failed("cannot open the volume"))?;
+        file.set_len(bytes)
+            .map_err(failed("cannot size the volume"))
+    }
+
+    fn remove(&self, backing: &Backing) -> Result<(), String> {
+        match fs::remove_file(self.file(backing)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(format!("cannot delete the volume: {error}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn boot(&self, vmid: VmNumber, uuid: &str) -> Result<(), String> {
+        self.tree(vmid)
+            .create(uuid)
+            .map_err(failed("cannot make the guest tree"))
+    }
+
+    fn plug(
+        &self,
+        vmid: VmNumber,
+        slot: &str,
+        device: &Device,
+        backing: &Backing,
+    ) -> Result<(), String> {
+        let file = self.file(backing).to_string_lossy().into_owned();
+        let mut args = vec!["--find", "--show"];
+        if device.readonly {
+            args.push("--read-only");
+        }
+        args.push(&file);
+        let loop_device = PathBuf::from(losetup(&args)?);
+        let shown = fs::metadata(&loop_device)
+            .and_then(|meta| self.tree(vmid).add(slot, device, meta.rdev()))
+            .map_err(failed("cannot show the disk to the guest"));
+        match shown {
+            Ok(disk) => {
+                self.plugged()
+                    .insert((vmid, slot.to_owned()), Plugged { loop_device, disk });
+                Ok(())
+            }
+            Err(text) => {
+                losetup(&["--detach", &loop_device.to_string_lossy()])?;
+                Err(text)
+            }
+        }
+    }
+
+    fn unplug(&self, vmid: VmNumber, slot: &str) {
+        let gone = self.plugged().remove(&(vmid, slot.to_owned()));
+        if let Some(gone) = gone {
+            self.release(vmid, &gone);
+        }
+    }
+
+    fn grow(&self, vmid: VmNumber, slot: &str, bytes: u64) {
+        let plugged = self.plugged();
+        let Some(found) = plugged.get(&(vmid, slot.to_owned())) else {
+            return;
+        };
+        let grown = losetup(&["--set-capacity", &found.loop_device.to_string_lossy()]);
+        let told = grown.and_then(|_| {
+            self.tree(vmid)
+                .set_size(&found.disk, bytes)
+                .map_err(failed("cannot tell the size"))
+        });
+        if let Err(error) = told {
+            tracing::warn!(vmid, slot, %error, "the guest does not see the new size");
+        }
+    }
+
+    fn shutdown(&self) {
+        let all = std::mem::take(&mut *self.plugged());
+        for ((vmid, _), plugged) in &all {
+            self.release(*vmid, plugged);
+        }
+    }
+}
