@@ -20,7 +20,7 @@ impl Client {
     /// (`/vms/100`, `/storage/local`). PVE's value is the propagate flag: 0 means granted all the same.
     pub async fn permissions(&self, path: &str) -> Result<BTreeSet<String>, ApiError> {
         let request = ApiRequest::new(&PERMISSIONS, None, &[]).with("path", path);
-        self.read(request, |data| {
+        self.call(request, |data| {
             let granted = Fields::of(data)?
                 .object(path)
                 .ok_or("the path is missing")?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::error::{ApiError, Effect, ErrorKind};
 use crate::request::{OpClass, Spec};
-use crate::transport::Reply;
+use crate::transport::{Cause, Reply, TransportError};
 use crate::wire;
 
 /// What a text means; the parts that come from the text are cut out of it by [`Meaning::kind`].
@@ -18,6 +18,7 @@ use crate::wire;
 enum Meaning {
     AlreadyExists,
     Absent,
+    DiskAbsent,
     Locked,
     DigestMismatch,
     PermissionDenied,
@@ -37,6 +38,8 @@ enum Scope {
     Volume,
     /// `…/content`, POST: what its plugins say of a volume that is there.
     Allocate,
+    /// POST config, or the exit status of its task.
+    Update,
 }
 
 impl Scope {
@@ -45,6 +48,9 @@ impl Scope {
             Self::Any => true,
             Self::Volume => spec.name == crate::storage::DISK.name,
             Self::Allocate => spec.name == crate::storage::ALLOCATE.name,
+            Self::Update => {
+                [crate::qemu::UPDATE.name, crate::task::STATUS.name].contains(&spec.name)
+            }
         }
     }
 }
@@ -104,10 +110,13 @@ static TABLE: &[Row] = &[
     row(Scope::Allocate, &["dataset already exists"], Meaning::AlreadyExists, Effect::None),
     row(Scope::Allocate, &["(17) File exists"], Meaning::AlreadyExists, Effect::None),
     // Plugin.pm volume_size_info, LVMPlugin.pm, ZFSPoolPlugin.pm, RBDPlugin.pm: of a volume that is not there.
-    row(Scope::Volume, &["volume_size_info on '", "' failed - no format"], Meaning::Absent, Effect::None),
-    row(Scope::Volume, &["Failed to find logical volume \""], Meaning::Absent, Effect::None),
-    row(Scope::Volume, &["dataset does not exist"], Meaning::Absent, Effect::None),
-    row(Scope::Volume, &["(2) No such file"], Meaning::Absent, Effect::None),
+    row(Scope::Volume, &["volume_size_info on '", "' failed - no format"], Meaning::DiskAbsent, Effect::None),
+    row(Scope::Volume, &["Failed to find logical volume \""], Meaning::DiskAbsent, Effect::None),
+    row(Scope::Volume, &["dataset does not exist"], Meaning::DiskAbsent, Effect::None),
+    row(Scope::Volume, &["(2) No such file"], Meaning::DiskAbsent, Effect::None),
+    // Qemu.pm create_disks: activation of the volume to attach; `delete` in the same request is done by then.
+    row(Scope::Update, &["volume '", "' does not exist"], Meaning::DiskAbsent, Effect::Possible),
+    row(Scope::Update, &["no such logical volume "], Meaning::DiskAbsent, Effect::Possible),
     // LVMPlugin.pm 713; lvcreate, zfs, qemu-img (which removes what it began: Plugin.pm 1085).
     row(Scope::Any, &["not enough free space"], Meaning::NoSpace, Effect::None),
     row(Scope::Any, &["insufficient free space"], Meaning::NoSpace, Effect::None),
@@ -142,6 +151,7 @@ impl Meaning {
         match self {
             Self::AlreadyExists => ErrorKind::AlreadyExists,
             Self::Absent => ErrorKind::Absent,
+            Self::DiskAbsent => ErrorKind::DiskAbsent,
             Self::Locked => ErrorKind::Locked,
             Self::DigestMismatch => ErrorKind::DigestMismatch,
             Self::PermissionDenied => permission(text),
@@ -186,10 +196,7 @@ fn hotplug(text: &str) -> ErrorKind {
 /// An answer that is no success.
 pub(crate) fn reply(spec: &'static Spec, reply: &Reply) -> ApiError {
     let (message, errors) = words(reply);
-    let possible = match spec.class {
-        OpClass::Read => Effect::None,
-        OpClass::Converge | OpClass::Once => Effect::Possible,
-    };
+    let possible = may_have_acted(spec);
     let (kind, effect) = match reply.status {
         401 => (ErrorKind::Unauthenticated, Effect::None),
         // Permissions and schema are checked before the code runs (RESTHandler.pm; api.md 1.2), hotplug is not.
@@ -208,6 +215,30 @@ pub(crate) fn reply(spec: &'static Spec, reply: &Reply) -> ApiError {
         status => return failure(spec, &message, ErrorKind::Other { status }),
     };
     ApiError::new(spec, kind, effect, message)
+}
+
+/// A request without an answer.
+pub(crate) fn no_answer(spec: &'static Spec, error: TransportError) -> ApiError {
+    let (kind, effect) = match error.cause {
+        Cause::Connect => (ErrorKind::Unreachable, Effect::None),
+        Cause::Queue => (ErrorKind::Throttled, Effect::None),
+        Cause::Refused => (ErrorKind::Unauthenticated, Effect::None),
+        Cause::Wire | Cause::TimedOut => (ErrorKind::OutcomeUnknown, may_have_acted(spec)),
+        Cause::TooLarge => (ErrorKind::Decode, may_have_acted(spec)),
+    };
+    ApiError::new(spec, kind, effect, error.detail)
+}
+
+/// A success whose content is not what the endpoint answers.
+pub(crate) fn undecodable(spec: &'static Spec, reason: String) -> ApiError {
+    ApiError::new(spec, ErrorKind::Decode, may_have_acted(spec), reason)
+}
+
+fn may_have_acted(spec: &Spec) -> Effect {
+    match spec.class {
+        OpClass::Read => Effect::None,
+        OpClass::Converge | OpClass::Once => Effect::Possible,
+    }
 }
 
 /// The exit status of a failed task.

@@ -59,8 +59,8 @@ pub enum RunState {
 }
 
 impl RunState {
-    pub(crate) fn read(text: Option<String>) -> Self {
-        match text.as_deref() {
+    pub(crate) fn read(text: Option<&str>) -> Self {
+        match text {
             Some("running") => Self::Running,
             Some("stopped") => Self::Stopped,
             None | Some("unknown" | "") => Self::Unknown,
@@ -148,7 +148,7 @@ impl Client {
     /// `GET /version`; no privilege.
     pub async fn version(&self) -> Result<Version, ApiError> {
         let request = ApiRequest::new(&VERSION, None, &[]);
-        self.read(request, |data| {
+        self.call(request, |data| {
             let fields = Fields::of(data)?;
             let text = |key| fields.text(key).ok_or(format!("no {key}"));
             Ok(Version {
@@ -162,21 +162,21 @@ impl Client {
     /// `GET /cluster/resources?type=vm`; shows guests with `VM.Audit` on `/vms/{vmid}`, their pool with `Pool.Audit`.
     pub async fn vms(&self) -> Result<Listing<VmEntry>, ApiError> {
         let request = ApiRequest::new(&RESOURCES, None, &[]).with("type", "vm");
-        self.read(request, |data| wire::listing(data, vm_entry))
+        self.call(request, |data| wire::listing(data, vm_entry))
             .await
     }
 
     /// `GET /cluster/resources?type=storage`; shows storages with `Datastore.Audit` on `/storage/{storage}`.
     pub async fn storages(&self) -> Result<Listing<StorageEntry>, ApiError> {
         let request = ApiRequest::new(&RESOURCES, None, &[]).with("type", "storage");
-        self.read(request, |data| wire::listing(data, storage_entry))
+        self.call(request, |data| wire::listing(data, storage_entry))
             .await
     }
 
     /// `GET /cluster/resources?type=node`; no privilege.
     pub async fn pve_nodes(&self) -> Result<Listing<NodeEntry>, ApiError> {
         let request = ApiRequest::new(&RESOURCES, None, &[]).with("type", "node");
-        self.read(request, |data| wire::listing(data, node_entry))
+        self.call(request, |data| wire::listing(data, node_entry))
             .await
     }
 
@@ -184,7 +184,7 @@ impl Client {
     pub async fn vmid_state(&self, id: VmId) -> Result<VmidState, ApiError> {
         let request = ApiRequest::new(&NEXTID, None, &[]).with("vmid", id.to_string());
         let wanted = id.to_string();
-        let free = self.read(request, |data| match wire::scalar(data) {
+        let free = self.call(request, |data| match wire::scalar(data) {
             Some(text) if text == wanted => Ok(()),
             _ => Err("another vmid than asked for".to_owned()),
         });
@@ -196,7 +196,7 @@ impl Client {
     }
 }
 
-fn vm_entry(fields: &Fields<'_>) -> Option<VmEntry> {
+fn vm_entry(fields: Fields<'_>) -> Option<VmEntry> {
     Some(VmEntry {
         vmid: fields.id("vmid")?,
         pve_node: fields.id("node")?,
@@ -205,7 +205,7 @@ fn vm_entry(fields: &Fields<'_>) -> Option<VmEntry> {
             "lxc" => GuestKind::Lxc,
             _ => return None,
         },
-        state: RunState::read(fields.text("status")),
+        state: RunState::read(fields.text("status").as_deref()),
         name: fields.text("name"),
         pool: fields.optional_id("pool")?,
         template: fields.flag("template").unwrap_or(false),
@@ -214,7 +214,7 @@ fn vm_entry(fields: &Fields<'_>) -> Option<VmEntry> {
     })
 }
 
-fn storage_entry(fields: &Fields<'_>) -> Option<StorageEntry> {
+fn storage_entry(fields: Fields<'_>) -> Option<StorageEntry> {
     Some(StorageEntry {
         storage: fields.id("storage")?,
         pve_node: fields.id("node")?,
@@ -233,7 +233,7 @@ fn storage_entry(fields: &Fields<'_>) -> Option<StorageEntry> {
     })
 }
 
-fn node_entry(fields: &Fields<'_>) -> Option<NodeEntry> {
+fn node_entry(fields: Fields<'_>) -> Option<NodeEntry> {
     Some(NodeEntry {
         pve_node: fields.id("node")?,
         state: match fields.text("status").as_deref() {

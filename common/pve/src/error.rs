@@ -24,6 +24,8 @@ pub enum ErrorKind {
     AlreadyExists,
     /// The VM's config is not on that host: moved, or gone.
     Absent,
+    /// The disk is not on its storage.
+    DiskAbsent,
     /// The VM's config carries a `lock` (backup, migrate, snapshot, …) that lasts as long as that work.
     Locked,
     /// The config changed since it was read.
@@ -79,6 +81,7 @@ impl ErrorKind {
         match self {
             Self::AlreadyExists => "already_exists",
             Self::Absent => "absent",
+            Self::DiskAbsent => "disk_absent",
             Self::Locked => "locked",
             Self::DigestMismatch => "digest_mismatch",
             Self::PermissionDenied { .. } => "permission_denied",

@@ -1,23 +1,37 @@
 //! The typed client of Proxmox VE's API, as far as the driver uses it.
+//!
+//! It owns the way of a request to PVE and back: token, limits, repetition, failover, time-outs, TLS, and the reading
+//! of PVE's answers and of its words about failures. It must not know gRPC, Kubernetes or what a CSI volume is.
+//!
+//! A request passes, from the outside in ([`Stack`]):
+//! trace and metrics → limits → retry → token → failover → time-out → transport.
 
 pub mod access;
+mod auth;
 mod classify;
 pub mod cluster;
 pub mod config;
 pub mod drive;
 pub mod error;
+mod failover;
+mod https;
+mod limit;
 pub mod metrics;
 pub mod pending;
 pub mod qemu;
 pub mod request;
+mod retry;
 pub mod storage;
 pub mod task;
-mod transport;
+mod tls;
+pub mod transport;
 pub mod wire;
 
 use std::sync::Arc;
 
+use pve_model::PveNode;
 use serde_json::Value;
+use tokio::time::Instant;
 
 pub use cluster::{
     GuestKind, HostState, NodeEntry, RunState, StorageEntry, Version, VmEntry, VmidState,
@@ -25,6 +39,7 @@ pub use cluster::{
 pub use config::{ClientConfig, Endpoint, Limits, Timeouts, Token, TokenSource, Trust};
 pub use drive::{Drive, ParseDriveError};
 pub use error::{ApiError, ConfigError, Effect, ErrorKind};
+pub use limit::HotplugPermit;
 pub use metrics::Metrics;
 pub use pending::{PendingRow, VmPending};
 pub use qemu::{ConfigChange, VmConfig, VmRef, VmStatus};
@@ -33,7 +48,15 @@ pub use storage::{ContentEntry, DiskInfo, Presence, StorageRef};
 pub use task::{ParseUpidError, Started, TaskOutcome, Upid};
 pub use wire::Listing;
 
+use auth::Authorize;
+use failover::Failover;
+use limit::{Limit, PerHost};
 use request::ApiRequest;
+use retry::Retry;
+use transport::{Bottom, Deadline, Exchange, Transport};
+
+/// The way of a request below tracing and metrics, outermost first.
+type Stack = Limit<Retry<Authorize<Failover<Deadline<Transport>>>>>;
 
 /// A client of one PVE cluster. Clones share everything.
 #[derive(Debug, Clone)]
@@ -43,62 +66,125 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Inner {
-    config: ClientConfig,
+    stack: Stack,
+    hotplug: PerHost,
+    timeouts: Timeouts,
     metrics: Metrics,
 }
 
 impl Client {
-    /// A client of these endpoints. Nothing is sent yet.
+    /// A client of these endpoints. The token is read; nothing is sent yet.
     pub fn new(config: ClientConfig, metrics: Metrics) -> Result<Self, ConfigError> {
-        if config.endpoints.is_empty() {
+        let timeouts = config.timeouts;
+        let bottom = |(index, endpoint)| https::bottom(index, endpoint, &timeouts);
+        let bottoms = config
+            .endpoints
+            .iter()
+            .enumerate()
+            .map(bottom)
+            .collect::<Result<_, _>>()?;
+        Self::with_bottoms(config, metrics, bottoms)
+    }
+
+    /// A client over other transports than HTTP, one for each endpoint: for tests.
+    pub fn with_bottoms(
+        config: ClientConfig,
+        metrics: Metrics,
+        bottoms: Vec<Bottom>,
+    ) -> Result<Self, ConfigError> {
+        let timeouts = config.timeouts;
+        let mut endpoints = Vec::new();
+        for (index, (endpoint, bottom)) in config.endpoints.iter().zip(bottoms).enumerate() {
+            let transport = Transport::new(https::base(index, &endpoint.url)?, bottom);
+            endpoints.push(Deadline::new(transport, timeouts.request));
+        }
+        if endpoints.is_empty() {
             return Err(ConfigError::NoEndpoint);
         }
+        let failover = Failover::new(endpoints);
+        let authorize = Authorize::new(failover, config.token)?;
+        let retry = Retry::new(authorize, timeouts.retry_window, metrics.clone());
+        let stack = Limit::new(retry, config.limits)?;
         Ok(Self {
-            inner: Arc::new(Inner { config, metrics }),
+            inner: Arc::new(Inner {
+                stack,
+                hotplug: PerHost::new(1),
+                timeouts,
+                metrics,
+            }),
         })
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
+    /// The right to hotplug or hot-unplug on a PVE node: one at a time per client, as each holds one of PVE's workers
+    /// for seconds. Asks PVE nothing; [`ErrorKind::Throttled`] at the deadline.
+    pub async fn hotplug_permit(
+        &self,
+        host: &PveNode,
+        deadline: Instant,
+    ) -> Result<HotplugPermit, ApiError> {
+        let permit = self.inner.hotplug.acquire(host, deadline).await;
+        let busy = || {
+            let text = "another hotplug on the host took too long";
+            ApiError::new(&qemu::UPDATE, ErrorKind::Throttled, Effect::None, text)
+        };
+        permit.map(HotplugPermit::new).ok_or_else(busy)
+    }
+
+    fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
-    pub(crate) fn background_delay(&self) -> String {
+    /// `delay` and `background_delay`; PVE takes whole seconds from 1 to 30.
+    fn background_delay(&self) -> String {
         self.inner
-            .config
             .timeouts
             .background_delay
             .as_secs()
-            .max(1)
+            .clamp(1, 20)
             .to_string()
     }
 
-    pub(crate) async fn read<T>(
-        &self,
-        request: ApiRequest,
-        decode: impl FnOnce(&Value) -> Result<T, String>,
-    ) -> Result<T, ApiError> {
-        self.call(request, decode).await
-    }
-
-    pub(crate) async fn write<T>(
-        &self,
-        request: ApiRequest,
-        decode: impl FnOnce(&Value) -> Result<T, String>,
-    ) -> Result<T, ApiError> {
-        self.call(request, decode).await
-    }
-
+    /// Sends a request, reads a success by `decode`, a failure by the table.
     async fn call<T>(
         &self,
         request: ApiRequest,
         decode: impl FnOnce(&Value) -> Result<T, String>,
     ) -> Result<T, ApiError> {
-        let _ = (request, decode);
-        std::future::pending().await
+        let begin = Instant::now();
+        let answer = self.exchange(&request, decode).await;
+        let outcome = answer
+            .as_ref()
+            .map_or_else(|error| error.kind.label(), |_| "ok");
+        let took = begin.elapsed();
+        self.inner.metrics.request(request.spec, outcome, took);
+        tracing::debug!(
+            endpoint = request.spec.name,
+            pve.node = request.host().map(PveNode::as_str),
+            outcome,
+            millis = took.as_millis(),
+            detail = answer.as_ref().err().map(|error| error.detail.as_str()),
+            "pve request"
+        );
+        answer
+    }
+
+    async fn exchange<T>(
+        &self,
+        request: &ApiRequest,
+        decode: impl FnOnce(&Value) -> Result<T, String>,
+    ) -> Result<T, ApiError> {
+        let spec = request.spec;
+        match self.inner.stack.send(request).await {
+            Ok(reply) if reply.status == 200 => wire::data(&reply.body)
+                .and_then(|data| decode(&data))
+                .map_err(|reason| classify::undecodable(spec, reason)),
+            Ok(reply) => Err(classify::reply(spec, &reply)),
+            Err(error) => Err(classify::no_answer(spec, error)),
+        }
     }
 }
 
-/// Every endpoint that the client calls, for the table of privileges and for the simulator's.
+/// Every endpoint that the client calls, with class and privileges, for the reference and for checks.
 pub fn endpoints() -> impl Iterator<Item = &'static Spec> {
     let groups: [&'static [&'static Spec]; 5] = [
         &cluster::ENDPOINTS,

@@ -159,7 +159,7 @@ impl VmPending {
     }
 }
 
-fn row(fields: &Fields<'_>) -> Option<(String, PendingRow)> {
+fn row(fields: Fields<'_>) -> Option<(String, PendingRow)> {
     let known = |key: &str| match fields.0.get(key) {
         None | Some(Value::Null) => Some(None),
         Some(value) => wire::scalar(value).map(Some),

@@ -103,6 +103,8 @@ pub struct VmStatus {
     pub qmpstatus: Option<String>,
     /// `lock` of the config.
     pub lock: Option<String>,
+    /// Process id of QEMU on the host: another one after each start.
+    pub pid: Option<u32>,
     /// The drive keys that QEMU really has (`scsi1`). `None` is *unknown*: QMP was busy for more than 2 s, or the VM
     /// is stopped; it is never *no disk*.
     pub blockstat: Option<BTreeSet<String>>,
@@ -111,13 +113,12 @@ pub struct VmStatus {
 impl VmStatus {
     fn read(data: &Value) -> Result<Self, String> {
         let fields = Fields::of(data)?;
-        if fields.text("status").is_none() {
-            return Err("no status".to_owned());
-        }
+        let state = fields.text("status").ok_or("no status")?;
         Ok(Self {
-            state: RunState::read(fields.text("status")),
+            state: RunState::read(Some(&state)),
             qmpstatus: fields.text("qmpstatus"),
             lock: fields.text("lock"),
+            pid: fields.number("pid").and_then(|pid| u32::try_from(pid).ok()),
             blockstat: fields
                 .object("blockstat")
                 .map(|stat| stat.0.keys().cloned().collect()),
@@ -143,17 +144,17 @@ impl Client {
     /// as done.
     pub async fn vm_config(&self, at: &VmRef) -> Result<VmConfig, ApiError> {
         let request = on_vm(&CONFIG, at).with("current", "1");
-        self.read(request, VmConfig::read).await
+        self.call(request, VmConfig::read).await
     }
 
     /// `GET /nodes/{node}/qemu/{vmid}/pending`; `VM.Audit`. Config, pending changes and digest in one.
     pub async fn vm_pending(&self, at: &VmRef) -> Result<VmPending, ApiError> {
-        self.read(on_vm(&PENDING, at), VmPending::read).await
+        self.call(on_vm(&PENDING, at), VmPending::read).await
     }
 
     /// `GET /nodes/{node}/qemu/{vmid}/status/current`; `VM.Audit`.
     pub async fn vm_status(&self, at: &VmRef) -> Result<VmStatus, ApiError> {
-        self.read(on_vm(&STATUS, at), VmStatus::read).await
+        self.call(on_vm(&STATUS, at), VmStatus::read).await
     }
 
     /// `POST /nodes/{node}/qemu/{vmid}/config` with `background_delay`; any of `VM.Config.*` on the VM, for drives
@@ -171,7 +172,7 @@ impl Client {
         for (key, value) in &change.set {
             request = request.with(key, value);
         }
-        self.write(request, Started::read).await
+        self.call(request, Started::read).await
     }
 }
 

@@ -1,5 +1,6 @@
-//! One request as the stack passes it on: endpoint, path, parameters. It is cheap to clone and holds no secret.
+//! One request as the stack passes it on: endpoint, path, parameters. It is cheap to clone.
 
+use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use pve_model::PveNode;
 
@@ -69,6 +70,7 @@ pub struct ApiRequest {
     path: String,
     parameters: Vec<(String, String)>,
     host: Option<PveNode>,
+    authorization: Option<HeaderValue>,
 }
 
 impl ApiRequest {
@@ -88,6 +90,7 @@ impl ApiRequest {
             path,
             parameters: Vec::new(),
             host: host.cloned(),
+            authorization: None,
         }
     }
 
@@ -95,6 +98,18 @@ impl ApiRequest {
     pub(crate) fn with(mut self, key: &str, value: impl Into<String>) -> Self {
         self.parameters.push((key.to_owned(), value.into()));
         self
+    }
+
+    /// The same request with a token on it; the header's `Debug` hides it.
+    pub(crate) fn authorized(&self, header: HeaderValue) -> Self {
+        Self {
+            authorization: Some(header),
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
+        self.authorization.as_ref()
     }
 
     /// The PVE node whose workers it occupies.

@@ -100,7 +100,7 @@ impl Client {
             .with("filename", disk.file_name())
             .with("size", format!("{}M", size.units(Bytes::MIB)))
             .with("format", disk.format().map_or("raw", DiskFormat::as_str));
-        self.write(request, |data| {
+        self.call(request, |data| {
             wire::scalar(data).ok_or("no volume id".to_owned())
         })
         .await
@@ -116,9 +116,9 @@ impl Client {
         let volid = at.volid(disk);
         let segments = [at.pve_node.as_str(), at.storage.as_str(), volid.as_str()];
         let request = ApiRequest::new(&DISK, Some(&at.pve_node), &segments);
-        match self.read(request, disk_info).await {
+        match self.call(request, disk_info).await {
             Ok(info) => Ok(Presence::Present(info)),
-            Err(error) if error.kind == ErrorKind::Absent => Ok(Presence::Absent),
+            Err(error) if error.kind == ErrorKind::DiskAbsent => Ok(Presence::Absent),
             Err(error) => Err(error),
         }
     }
@@ -134,7 +134,7 @@ impl Client {
         let request = ApiRequest::new(&CONTENT, Some(&at.pve_node), &segments)
             .with("content", "images")
             .with("vmid", owner.to_string());
-        self.read(request, |data| wire::listing(data, content_entry))
+        self.call(request, |data| wire::listing(data, content_entry))
             .await
     }
 
@@ -145,7 +145,7 @@ impl Client {
         let segments = [at.pve_node.as_str(), at.storage.as_str(), volid.as_str()];
         let request = ApiRequest::new(&DELETE, Some(&at.pve_node), &segments)
             .with("delay", self.background_delay());
-        self.write(request, Started::read).await
+        self.call(request, Started::read).await
     }
 }
 
@@ -159,7 +159,7 @@ fn disk_info(data: &Value) -> Result<DiskInfo, String> {
     })
 }
 
-fn content_entry(fields: &Fields<'_>) -> Option<ContentEntry> {
+fn content_entry(fields: Fields<'_>) -> Option<ContentEntry> {
     Some(ContentEntry {
         volid: fields.text("volid")?,
         owner: fields.optional_id("vmid")?,

@@ -205,7 +205,7 @@ impl Client {
         let text = upid.to_string();
         let segments = [upid.pve_node.as_str(), text.as_str()];
         let request = ApiRequest::new(&STATUS, Some(&upid.pve_node), &segments);
-        self.read(request, task_state).await
+        self.call(request, task_state).await
     }
 }
 

@@ -29,14 +29,14 @@ pub(crate) fn data(body: &[u8]) -> Result<Value, String> {
 /// Reads each entry by itself.
 pub(crate) fn listing<T>(
     data: &Value,
-    read: impl Fn(&Fields<'_>) -> Option<T>,
+    read: impl Fn(Fields<'_>) -> Option<T>,
 ) -> Result<Listing<T>, String> {
     let Value::Array(values) = data else {
         return Err("data is not a list".to_owned());
     };
     let entries: Vec<T> = values
         .iter()
-        .filter_map(|value| read(&Fields(value.as_object()?)))
+        .filter_map(|value| read(Fields(value.as_object()?)))
         .collect();
     let undecodable = values.len() - entries.len();
     Ok(Listing {
@@ -57,23 +57,23 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| "data is not an object".to_owned())
     }
 
-    fn present(&self, key: &str) -> Option<&'a Value> {
+    fn present(self, key: &str) -> Option<&'a Value> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
     /// A string, or a number as PVE would print it.
-    pub(crate) fn text(&self, key: &str) -> Option<String> {
+    pub(crate) fn text(self, key: &str) -> Option<String> {
         scalar(self.present(key)?)
     }
 
     /// A name of a grammar of ours, which must be there.
-    pub(crate) fn id<T: FromStr>(&self, key: &str) -> Option<T> {
+    pub(crate) fn id<T: FromStr>(self, key: &str) -> Option<T> {
         self.text(key)?.parse().ok()
     }
 
     /// A name of a grammar of ours: `Some(None)` if it is not there, `None` if it does not fit.
     #[expect(clippy::option_option, reason = "missing and malformed are different")]
-    pub(crate) fn optional_id<T: FromStr>(&self, key: &str) -> Option<Option<T>> {
+    pub(crate) fn optional_id<T: FromStr>(self, key: &str) -> Option<Option<T>> {
         match self.text(key) {
             None => Some(None),
             Some(text) if text.is_empty() => Some(None),
@@ -82,7 +82,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number of zero or more.
-    pub(crate) fn number(&self, key: &str) -> Option<u64> {
+    pub(crate) fn number(self, key: &str) -> Option<u64> {
         match self.present(key)? {
             Value::Number(number) => number.as_u64().or_else(|| {
                 format!("{:.0}", number.as_f64().filter(|f| *f >= 0.0)?)
@@ -95,12 +95,12 @@ impl<'a> Fields<'a> {
     }
 
     /// A boolean in any of PVE's spellings.
-    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+    pub(crate) fn flag(self, key: &str) -> Option<bool> {
         flag(self.present(key)?)
     }
 
     /// An object.
-    pub(crate) fn object(&self, key: &str) -> Option<Fields<'a>> {
+    pub(crate) fn object(self, key: &str) -> Option<Fields<'a>> {
         self.present(key)?.as_object().map(Fields)
     }
 }

@@ -1,0 +1,158 @@
+//! Puts the API token on each request, and stays quiet while PVE refuses it.
+//!
+//! PVE delays each 401 by 3 s (`AnyEvent.pm` 1612) and logs it; a controller that hammers on would look like a
+//! break-in. **Guarantees:** after a 401 the token is read again, once; if it is another one the request is repeated
+//! with it (a 401 has no effect), else no request is sent for a minute, then one. In that minute the token is read
+//! again at most every 5 s, so that a repaired Secret works at once.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::HeaderValue;
+use secrecy::ExposeSecret;
+use tokio::time::Instant;
+
+use crate::config::{Token, TokenSource};
+use crate::error::ConfigError;
+use crate::request::ApiRequest;
+use crate::transport::{Cause, Exchange, Phase, Reply, TransportError};
+
+const QUIET: Duration = Duration::from_mins(1);
+const READ_AGAIN: Duration = Duration::from_secs(5);
+
+/// Adds the token.
+pub(crate) struct Authorize<S> {
+    inner: S,
+    source: TokenSource,
+    state: Mutex<State>,
+}
+
+struct State {
+    token: Token,
+    header: HeaderValue,
+    generation: u64,
+    refused: Option<Instant>,
+    read: Instant,
+}
+
+/// A header and the token's number that it was made of.
+type Current = (HeaderValue, u64);
+
+impl<S> fmt::Debug for Authorize<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Authorize(redacted)")
+    }
+}
+
+impl<S> Authorize<S> {
+    pub(crate) fn new(inner: S, source: TokenSource) -> Result<Self, ConfigError> {
+        let token = source().map_err(ConfigError::Token)?;
+        let header = header(&token).ok_or_else(|| ConfigError::Token("not usable".to_owned()))?;
+        let state = State {
+            token,
+            header,
+            generation: 0,
+            refused: None,
+            read: Instant::now(),
+        };
+        Ok(Self {
+            inner,
+            source,
+            state: Mutex::new(state),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The header to send, unless its token was refused within the last minute.
+    fn current(&self) -> Result<Current, TransportError> {
+        let mut state = self.state();
+        let now = Instant::now();
+        if let Some(refused) = state.refused {
+            let changed = now >= state.read + READ_AGAIN && state.read_again(&self.source, now);
+            let over = now >= refused + QUIET;
+            if over {
+                // One request asks; the others wait for what it hears.
+                state.refused = Some(now);
+            }
+            if !changed && !over {
+                let text = "the token was refused less than a minute ago";
+                return Err(TransportError::new(Phase::NotSent, Cause::Refused, text));
+            }
+        }
+        Ok((state.header.clone(), state.generation))
+    }
+
+    fn accepted(&self, generation: u64) {
+        let mut state = self.state();
+        if state.generation == generation {
+            state.refused = None;
+        }
+    }
+
+    /// After a 401: a newer header to try with, if there is one.
+    fn refused(&self, generation: u64) -> Option<Current> {
+        let mut state = self.state();
+        let now = Instant::now();
+        let newer = state.generation != generation || state.read_again(&self.source, now);
+        if newer {
+            return Some((state.header.clone(), state.generation));
+        }
+        state.refused = Some(now);
+        None
+    }
+}
+
+impl State {
+    /// Reads the token; true if it is another one.
+    fn read_again(&mut self, source: &TokenSource, now: Instant) -> bool {
+        self.read = now;
+        let token = match source() {
+            Ok(token) => token,
+            Err(reason) => {
+                tracing::warn!(reason, "token can't be read again");
+                return false;
+            }
+        };
+        let Some(header) = header(&token).filter(|_| !token.same(&self.token)) else {
+            return false;
+        };
+        self.token = token;
+        self.header = header;
+        self.generation += 1;
+        self.refused = None;
+        true
+    }
+}
+
+/// `PVEAPIToken=USER@REALM!NAME=SECRET` (`AnyEvent.pm` 1573).
+fn header(token: &Token) -> Option<HeaderValue> {
+    let text = format!("PVEAPIToken={}={}", token.id, token.secret.expose_secret());
+    let mut header = HeaderValue::try_from(text).ok()?;
+    header.set_sensitive(true);
+    Some(header)
+}
+
+impl<S: Exchange> Exchange for Authorize<S> {
+    async fn send(&self, request: &ApiRequest) -> Result<Reply, TransportError> {
+        let (header, generation) = self.current()?;
+        let reply = self.inner.send(&request.authorized(header)).await?;
+        if reply.status != 401 {
+            self.accepted(generation);
+            return Ok(reply);
+        }
+        let Some((header, generation)) = self.refused(generation) else {
+            return Ok(reply);
+        };
+        let reply = self.inner.send(&request.authorized(header)).await?;
+        if reply.status == 401 {
+            self.state().refused = Some(Instant::now());
+        } else {
+            self.accepted(generation);
+        }
+        Ok(reply)
+    }
+}

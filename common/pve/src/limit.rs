@@ -1,0 +1,140 @@
+//! How much of PVE one client takes: PVE has 3 blocking workers per host, shared by all tenants.
+//!
+//! **Guarantees:** a wait ends with a permit or, after `queue`, with [`Cause::Queue`] and nothing sent. Permits last as
+//! long as the request with its repetitions.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pve_model::PveNode;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::config::Limits;
+use crate::error::ConfigError;
+use crate::request::{ApiRequest, OpClass};
+use crate::transport::{Cause, Exchange, Phase, Reply, TransportError};
+
+/// Holds requests back.
+#[derive(Debug)]
+pub(crate) struct Limit<S> {
+    inner: S,
+    bucket: Bucket,
+    mutating: PerHost,
+    queue: Duration,
+}
+
+impl<S> Limit<S> {
+    pub(crate) fn new(inner: S, limits: Limits) -> Result<Self, ConfigError> {
+        if limits.mutating_per_host == 0 {
+            return Err(ConfigError::ZeroLimit("mutating_per_host"));
+        }
+        Ok(Self {
+            inner,
+            bucket: Bucket::new(limits.rate, limits.burst)?,
+            mutating: PerHost::new(limits.mutating_per_host),
+            queue: limits.queue,
+        })
+    }
+}
+
+impl<S: Exchange> Exchange for Limit<S> {
+    async fn send(&self, request: &ApiRequest) -> Result<Reply, TransportError> {
+        let deadline = Instant::now() + self.queue;
+        let too_long = |what: &str| {
+            TransportError::new(Phase::NotSent, Cause::Queue, format!("{what} is full"))
+        };
+        let _permit = match request.host() {
+            Some(host) if request.spec.class != OpClass::Read => {
+                let permit = self.mutating.acquire(host, deadline).await;
+                Some(permit.ok_or_else(|| too_long("the queue of writes to the host"))?)
+            }
+            _ => None,
+        };
+        let turn = self.bucket.reserve(deadline);
+        sleep_until(turn.ok_or_else(|| too_long("the request rate"))?).await;
+        self.inner.send(request).await
+    }
+}
+
+/// A token bucket, kept as the time at which it would be full again (GCRA).
+#[derive(Debug)]
+struct Bucket {
+    interval: Duration,
+    depth: Duration,
+    full: Mutex<Instant>,
+}
+
+impl Bucket {
+    fn new(rate: u32, burst: u32) -> Result<Self, ConfigError> {
+        let interval = Duration::from_secs(1)
+            .checked_div(rate)
+            .ok_or(ConfigError::ZeroLimit("rate"))?;
+        let beyond_one = burst
+            .checked_sub(1)
+            .ok_or(ConfigError::ZeroLimit("burst"))?;
+        Ok(Self {
+            interval,
+            depth: interval.saturating_mul(beyond_one),
+            full: Mutex::new(Instant::now()),
+        })
+    }
+
+    /// When the next request may go, unless that is after `deadline`.
+    fn reserve(&self, deadline: Instant) -> Option<Instant> {
+        let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let base = (*full).max(now);
+        let turn = base.checked_sub(self.depth).unwrap_or(now).max(now);
+        if turn > deadline {
+            return None;
+        }
+        *full = base + self.interval;
+        Some(turn)
+    }
+}
+
+/// A number of permits for each PVE node.
+#[derive(Debug)]
+pub(crate) struct PerHost {
+    permits: usize,
+    hosts: Mutex<HashMap<PveNode, Arc<Semaphore>>>,
+}
+
+impl PerHost {
+    pub(crate) fn new(permits: usize) -> Self {
+        Self {
+            permits,
+            hosts: Mutex::new(HashMap::new()),
+        }
+    }
+
+    pub(crate) async fn acquire(
+        &self,
+        host: &PveNode,
+        deadline: Instant,
+    ) -> Option<OwnedSemaphorePermit> {
+        let semaphore = {
+            let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+            let new = || Arc::new(Semaphore::new(self.permits));
+            Arc::clone(hosts.entry(host.clone()).or_insert_with(new))
+        };
+        timeout_at(deadline, semaphore.acquire_owned())
+            .await
+            .ok()?
+            .ok()
+    }
+}
+
+/// The right to hotplug on one PVE node, given back when it is dropped.
+#[derive(Debug)]
+pub struct HotplugPermit {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl HotplugPermit {
+    pub(crate) fn new(permit: OwnedSemaphorePermit) -> Self {
+        Self { _permit: permit }
+    }
+}
