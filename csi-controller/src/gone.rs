@@ -1,0 +1,115 @@
+//! Is a VM gone, or did we lose the right to see it? VMIDs are reused within minutes and PVE leaves out silently what a
+//! token may not see, so that "not listed" proves nothing.
+
+use pve_client::VmidState;
+use pve_model::{Uuid, VmId};
+
+use crate::error::Error;
+use crate::region::RegionContext;
+
+/// What was found out about a VM that can't be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evidence {
+    /// Who has the VMID among the VMs that we see.
+    pub listed: Listed,
+    /// What `nextid?vmid=` said about the VMID.
+    pub asked: Option<VmidState>,
+    /// What `nextid?vmid=` said about a VM that we see: proves that the question is answered truly.
+    pub control: Option<VmidState>,
+}
+
+/// Who has the VMID among the VMs that we see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listed {
+    /// A VM whose UUID was read and is another one, and no VM that we see has the wanted UUID.
+    Stranger,
+    /// Nobody.
+    Nobody,
+}
+
+/// What follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The VM does not exist any more.
+    Gone,
+    /// It exists and we may not see it.
+    Invisible,
+    /// Nothing follows.
+    Unproved(&'static str),
+}
+
+/// Weighs the evidence.
+pub fn judge(evidence: Evidence) -> Verdict {
+    match (evidence.listed, evidence.asked, evidence.control) {
+        (Listed::Stranger, _, _) | (Listed::Nobody, Some(VmidState::Free), Some(VmidState::Taken)) => Verdict::Gone,
+        (Listed::Nobody, Some(VmidState::Taken), _) => Verdict::Invisible,
+        (Listed::Nobody, Some(VmidState::Free), Some(VmidState::Free)) => {
+            Verdict::Unproved("PVE calls the VMID of a running VM free")
+        }
+        (Listed::Nobody, Some(VmidState::Free), None) => {
+            Verdict::Unproved("no VM is visible that could serve as control question")
+        }
+        (Listed::Nobody, None, _) => Verdict::Unproved("its VMID is not known"),
+    }
+}
+
+/// Proves that the VM `vmid`, which is not listed, is gone. `visible` is a VM that is.
+pub async fn prove_unlisted(region: &RegionContext, vmid: Option<VmId>, visible: Option<VmId>) -> Result<(), Error> {
+    let doing = "asking PVE whether the VM still exists";
+    let asked = match vmid {
+        Some(vmid) => Some(region.client.vmid_state(vmid).await.map_err(Error::pve(doing))?),
+        None => None,
+    };
+    let control = match (asked, visible) {
+        (Some(VmidState::Free), Some(visible)) => {
+            Some(region.client.vmid_state(visible).await.map_err(Error::pve(doing))?)
+        }
+        _ => None,
+    };
+    let evidence = Evidence {
+        listed: Listed::Nobody,
+        asked,
+        control,
+    };
+    conclude(judge(evidence), vmid, None)
+}
+
+/// Turns a verdict into the answer of an RPC that would end well if the VM is gone.
+pub fn conclude(verdict: Verdict, vmid: Option<VmId>, uuid: Option<&Uuid>) -> Result<(), Error> {
+    let who = || {
+        let vmid = vmid.map_or_else(|| "of unknown VMID".to_owned(), |vmid| vmid.to_string());
+        uuid.map_or_else(|| format!("VM {vmid}"), |uuid| format!("VM {vmid} ({uuid})"))
+    };
+    match verdict {
+        Verdict::Gone => Ok(()),
+        Verdict::Invisible => Err(Error::VmInvisible(format!(
+            "{} exists and the token may not see it: restore VM.Audit and the pool membership",
+            who()
+        ))),
+        Verdict::Unproved(why) => Err(Error::VmInvisible(format!("{}: {why}", who()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_is_gone_only_on_positive_proof() {
+        use Listed::{Nobody, Stranger};
+        use VmidState::{Free, Taken};
+        let rows = [
+            ("its VMID belongs to a VM of another UUID", Stranger, None, None, true),
+            ("its VMID is free and PVE knows a VM that we know", Nobody, Some(Free), Some(Taken), true),
+            ("its VMID is taken by what we can't see", Nobody, Some(Taken), Some(Taken), false),
+            ("PVE calls everything free", Nobody, Some(Free), Some(Free), false),
+            ("there is nothing to ask the control question with", Nobody, Some(Free), None, false),
+            ("its VMID is not known", Nobody, None, None, false),
+        ];
+        for (sentence, listed, asked, control, gone) in rows {
+            let verdict = judge(Evidence { listed, asked, control });
+            assert_eq!(verdict == Verdict::Gone, gone, "{sentence}: {verdict:?}");
+            assert_eq!(conclude(verdict, None, None).is_ok(), gone, "{sentence}");
+        }
+    }
+}

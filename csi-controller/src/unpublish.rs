@@ -1,0 +1,249 @@
+//! ControllerUnpublish: done when QEMU no longer has the disk and nothing is pending, or when the VM is proved gone.
+
+use std::collections::BTreeSet;
+
+use pve_model::{KubeNode, NodeId, Slot, VmId, VolumeId};
+use tokio::time::{Instant, sleep};
+
+use crate::change::{self, Applied, Way, jitter};
+use crate::error::Error;
+use crate::gone::{self, Evidence, Listed, Verdict};
+use crate::holders::{self, Holder};
+use crate::publish::BUDGET;
+use crate::refusal::refused;
+use crate::region::RegionContext;
+use crate::slots::{self, Detach, Picture, Real};
+use crate::validate::UnpublishRequest;
+use crate::vm::{self, Found, Missing, Pinned, Wanted};
+
+/// Deletions that are tried in one RPC: the second completes one of which QEMU has done its part.
+const UNPLUGS: u32 = 2;
+/// Writes that may find the config changed.
+const STALE: u32 = 5;
+/// Steps per VM, whatever they are.
+const STEPS: u32 = 32;
+
+/// Takes the volume out of the VM of the Node, or out of every VM of the pool if no Node is named. Requests: 5.
+pub async fn unpublish(region: &RegionContext, request: &UnpublishRequest) -> Result<(), Error> {
+    let deadline = Instant::now() + BUDGET;
+    let volume = &request.volume;
+    match &request.node {
+        Some(node) => match (vm::wanted(region, node).await, node) {
+            (Some(wanted), _) => from_vm(region, volume, &wanted, deadline).await,
+            (None, NodeId::Former { name, vmid }) => from_named(region, volume, (name, *vmid), deadline).await,
+            (None, NodeId::Vm { .. }) => Err(Error::UnknownNode(node.to_string())),
+        },
+        None => {
+            for holder in holders::find(region, volume, None).await? {
+                from_holder(region, volume, &holder, deadline).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn from_vm(region: &RegionContext, volume: &VolumeId, wanted: &Wanted, deadline: Instant) -> Result<(), Error> {
+    match vm::pin(region, wanted, deadline).await? {
+        Found::Vm(vm) => Work::new(region, volume, &vm, deadline).converge().await,
+        Found::Missing(missing) => ended(region, wanted, &missing).await,
+    }
+}
+
+/// The VM is not among those that we see: detached only if it is proved gone.
+async fn ended(region: &RegionContext, wanted: &Wanted, missing: &Missing) -> Result<(), Error> {
+    if missing.stranger {
+        let verdict: Verdict = gone::judge(Evidence {
+            listed: Listed::Stranger,
+            asked: None,
+            control: None,
+        });
+        return gone::conclude(verdict, wanted.vmid, Some(&wanted.uuid));
+    }
+    gone::prove_unlisted(region, wanted.vmid, missing.visible).await
+}
+
+async fn from_holder(
+    region: &RegionContext,
+    volume: &VolumeId,
+    holder: &Holder,
+    deadline: Instant,
+) -> Result<(), Error> {
+    let Some(uuid) = holder.uuid.clone() else {
+        return Err(Error::InUse(format!("{}, and has no SMBIOS UUID by which it could be proved", holder.describe())));
+    };
+    let wanted = Wanted {
+        uuid,
+        vmid: Some(holder.guest.vmid),
+    };
+    from_vm(region, volume, &wanted, deadline).await
+}
+
+/// A node id of the former driver that leads to no UUID: the volume is looked for in every VM that could hold it, and
+/// taken out of the one that the id names.
+async fn from_named(
+    region: &RegionContext,
+    volume: &VolumeId,
+    named: (&KubeNode, Option<VmId>),
+    deadline: Instant,
+) -> Result<(), Error> {
+    let holders = holders::find(region, volume, None).await?;
+    let mut left = None;
+    for holder in holders {
+        if is_named(&holder, named) {
+            from_holder(region, volume, &holder, deadline).await?;
+        } else {
+            left = Some(holder);
+        }
+    }
+    match left {
+        None => Ok(()),
+        // Its VM may have another name than its Node.
+        Some(holder) => Err(Error::InUse(format!(
+            "{}; whether that is the Node {} can't be told without a tenant kubeconfig",
+            holder.describe(),
+            named.0
+        ))),
+    }
+}
+
+fn is_named(holder: &Holder, (name, vmid): (&KubeNode, Option<VmId>)) -> bool {
+    vmid.map_or_else(
+        || holder.guest.name.as_deref() == Some(name.as_str()),
+        |vmid| vmid == holder.guest.vmid,
+    )
+}
+
+/// One VM being brought to where it does not have the volume.
+struct Work<'a> {
+    region: &'a RegionContext,
+    volume: &'a VolumeId,
+    vm: &'a Pinned,
+    deadline: Instant,
+    picture: Picture,
+    digest: String,
+    real: Real,
+    freed: BTreeSet<Slot>,
+    unplugs: u32,
+    stale: u32,
+}
+
+impl<'a> Work<'a> {
+    fn new(region: &'a RegionContext, volume: &'a VolumeId, vm: &'a Pinned, deadline: Instant) -> Self {
+        Self {
+            region,
+            volume,
+            vm,
+            deadline,
+            picture: vm::picture(&vm.pending),
+            digest: vm.pending.digest.clone(),
+            real: Real::Unasked,
+            freed: BTreeSet::new(),
+            unplugs: 0,
+            stale: 0,
+        }
+    }
+
+    async fn converge(&mut self) -> Result<(), Error> {
+        let volid = self.volume.volid();
+        for _ in 0..STEPS {
+            if Instant::now() >= self.deadline {
+                return Err(Error::StillRunning(format!("detach from VM {} did not end in time", self.vm.guest.vmid)));
+            }
+            match slots::detach(&self.picture, &self.real, &self.freed, &volid) {
+                Detach::Ask => self.ask().await?,
+                Detach::Wait => return Err(Error::RealUnknown(format!("VM {}", self.vm.guest.vmid))),
+                Detach::Done => {
+                    self.region.guests.forgive(self.vm.guest.vmid, &self.vm.uuid);
+                    return Ok(());
+                }
+                Detach::Revert(slots) => self.revert(&slots).await?,
+                Detach::Unplug(slots) => self.unplug(&slots).await?,
+                Detach::Refuse(refusal) => return Err(refused(self.vm, self.volume, &refusal)),
+            }
+        }
+        Err(Error::Changed(format!("VM {} does not settle", self.vm.guest.vmid)))
+    }
+
+    async fn ask(&mut self) -> Result<(), Error> {
+        let (real, process) = change::real(self.region, &self.vm.at(), self.deadline).await?;
+        if real != Real::Silent {
+            self.region.guests.saw(self.vm.guest.vmid, &self.vm.uuid, process);
+        }
+        self.real = real;
+        Ok(())
+    }
+
+    async fn look_again(&mut self) -> Result<(), Error> {
+        let pending = self.region.client.vm_pending(&self.vm.at()).await;
+        let pending = pending.map_err(Error::pve("reading the VM's config after a change"))?;
+        self.picture = vm::picture(&pending);
+        self.digest = pending.digest;
+        self.real = Real::Unasked;
+        Ok(())
+    }
+
+    async fn revert(&mut self, slots: &[Slot]) -> Result<(), Error> {
+        self.region.guests.poison(self.vm.guest.vmid, &self.vm.uuid, slots.iter().copied());
+        if let Applied::Pending(text) = self.write(Way::Revert, slots).await? {
+            return Err(Error::GuestBusy(format!("VM {}: {text}", self.vm.guest.vmid)));
+        }
+        self.look_again().await
+    }
+
+    async fn unplug(&mut self, slots: &[Slot]) -> Result<(), Error> {
+        let (vmid, uuid) = (self.vm.guest.vmid, &self.vm.uuid);
+        if self.region.guests.paused(vmid, uuid) {
+            return Err(Error::GuestBusy(format!("VM {vmid} is left in peace for some seconds after it was busy")));
+        }
+        if self.unplugs >= UNPLUGS {
+            return Err(self.busy("the deletion stays pending"));
+        }
+        self.unplugs += 1;
+        match self.write(Way::Delete, slots).await? {
+            Applied::Stale => {
+                self.unplugs -= 1;
+                return self.look_again().await;
+            }
+            Applied::Done => {
+                self.freed.extend(slots);
+                return self.look_again().await;
+            }
+            Applied::Pending(text) => {
+                self.look_again().await?;
+                self.ask().await?;
+                let gone = match &self.real {
+                    Real::Running(devices) => slots.iter().all(|slot| !devices.contains(slot)),
+                    Real::Stopped => true,
+                    Real::Silent | Real::Unasked => false,
+                };
+                if !gone {
+                    return Err(self.busy(&text));
+                }
+            }
+        }
+        // QEMU has let the disk go and keeps only its controller: once more completes it at once, as PVE finds no disk
+        // any more (`vm_deviceunplug`). What is left of the slot spoils it.
+        self.region.guests.poison(vmid, uuid, slots.iter().copied());
+        self.freed.extend(slots);
+        Ok(())
+    }
+
+    fn busy(&self, text: &str) -> Error {
+        let vmid = self.vm.guest.vmid;
+        self.region.guests.strike(vmid, &self.vm.uuid);
+        Error::GuestBusy(format!("VM {vmid}, {}: {text}", self.volume.volid()))
+    }
+
+    async fn write(&mut self, way: Way, slots: &[Slot]) -> Result<Applied, Error> {
+        let change = way.change(&self.digest, slots);
+        let applied = change::apply(self.region, &self.vm.at(), &change, self.deadline).await?;
+        if applied == Applied::Stale {
+            self.stale += 1;
+            if self.stale > STALE {
+                return Err(Error::Changed(format!("VM {}", self.vm.guest.vmid)));
+            }
+            sleep(jitter(self.stale, &self.digest)).await;
+        }
+        Ok(applied)
+    }
+}

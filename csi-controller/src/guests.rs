@@ -1,0 +1,211 @@
+//! What the process remembers about VMs between RPCs, and the locks that order its work on them.
+//!
+//! Locks are taken in the order volume (by `service`) → VM → PVE node, each with a deadline. Everything remembered may be
+//! lost at any time: it saves requests and avoids spoiled slots, it proves nothing.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pve_model::{KubeNode, PveNode, Slot, Uuid, VmId};
+use pve_runtime::keyed_lock::{Guard, KeyedLock};
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::slots::Memory;
+
+/// Notes beyond which all are dropped; VMIDs come and go with each rollout of a tenant's workers.
+const MAX_NOTES: usize = 4096;
+/// First pause after a guest did not let a disk go; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// What a [`NodeHints`] answers with.
+pub type Hint<'a> = Pin<Box<dyn Future<Output = Option<Uuid>> + Send + 'a>>;
+
+/// Turns the name of a Node, all that a node id of the former driver says, into a UUID. The answer is the tenant's
+/// word: it says where to look, and the VM's config then proves the UUID.
+pub trait NodeHints: Send + Sync + fmt::Debug {
+    /// The system UUID that the tenant's API server has for the Node; none if it has none or can't be asked.
+    fn system_uuid<'a>(&'a self, name: &'a KubeNode) -> Hint<'a>;
+}
+
+/// Without a tenant kubeconfig names lead nowhere.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoHints;
+
+impl NodeHints for NoHints {
+    fn system_uuid<'a>(&'a self, _: &'a KubeNode) -> Hint<'a> {
+        Box::pin(std::future::ready(None))
+    }
+}
+
+/// Locks and memory of one region's VMs.
+#[derive(Debug)]
+pub struct Guests {
+    hints: Arc<dyn NodeHints>,
+    vms: KeyedLock<VmId>,
+    hosts: KeyedLock<PveNode>,
+    notes: Mutex<HashMap<VmId, Note>>,
+}
+
+/// What is remembered about one VM.
+#[derive(Debug, Clone, Default)]
+struct Note {
+    uuid: Option<Uuid>,
+    /// Process id of the QEMU that spoiled the slots.
+    process: Option<u32>,
+    memory: Memory,
+    strikes: u32,
+    paused_until: Option<Instant>,
+}
+
+impl Default for Guests {
+    fn default() -> Self {
+        Self::new(Arc::new(NoHints))
+    }
+}
+
+impl Guests {
+    /// Nothing is remembered, nothing locked.
+    pub fn new(hints: Arc<dyn NodeHints>) -> Self {
+        Self {
+            hints,
+            vms: KeyedLock::default(),
+            hosts: KeyedLock::default(),
+            notes: Mutex::default(),
+        }
+    }
+
+    /// What the tenant says is the UUID of its Node.
+    pub async fn hint(&self, name: &KubeNode) -> Option<Uuid> {
+        self.hints.system_uuid(name).await
+    }
+
+    /// Queues for a VM: ten volumes may be attached to one at a time.
+    pub async fn lock_vm(&self, vmid: VmId, deadline: Instant) -> Result<Guard<VmId>, Error> {
+        let busy = |_| Error::Busy("other volumes are being attached to the same Node or detached from it; it will be tried again");
+        self.vms.lock_until(vmid, deadline).await.map_err(busy)
+    }
+
+    /// Queues for a host: PVE has 3 blocking workers on each, shared by all tenants, and a hotplug holds one.
+    pub async fn lock_host(&self, host: &PveNode, deadline: Instant) -> Result<Guard<PveNode>, Error> {
+        let busy = |_| Error::Busy("other volumes are being attached or detached on the same host; it will be tried again");
+        self.hosts.lock_until(host.clone(), deadline).await.map_err(busy)
+    }
+
+    /// What is remembered about the slots of the VM.
+    pub fn memory(&self, vmid: VmId, uuid: &Uuid) -> Memory {
+        self.with(vmid, uuid, |note| note.memory.clone())
+    }
+
+    /// A slot was given.
+    pub fn gave(&self, vmid: VmId, uuid: &Uuid, slot: Slot) {
+        self.with(vmid, uuid, |note| note.memory.last = slot.index());
+    }
+
+    /// A slot is spoiled until QEMU is started anew.
+    pub fn poison(&self, vmid: VmId, uuid: &Uuid, slots: impl IntoIterator<Item = Slot>) {
+        self.with(vmid, uuid, |note| note.memory.poisoned.extend(slots));
+    }
+
+    /// QEMU was looked at: another process than before knows nothing of old left-overs.
+    pub fn saw(&self, vmid: VmId, uuid: &Uuid, process: Option<u32>) {
+        self.with(vmid, uuid, |note| {
+            if process.is_none() || note.process.is_some_and(|before| Some(before) != process) {
+                note.memory.poisoned = BTreeSet::new();
+            }
+            note.process = process;
+        });
+    }
+
+    /// The guest did not let a disk go: the next tries have to wait.
+    pub fn strike(&self, vmid: VmId, uuid: &Uuid) {
+        self.with(vmid, uuid, |note| {
+            let pause = FIRST_PAUSE.saturating_mul(1 << note.strikes.min(6)).min(LONGEST_PAUSE);
+            note.strikes = note.strikes.saturating_add(1);
+            note.paused_until = Some(Instant::now() + pause);
+        });
+    }
+
+    /// The guest let a disk go.
+    pub fn forgive(&self, vmid: VmId, uuid: &Uuid) {
+        self.with(vmid, uuid, |note| {
+            note.strikes = 0;
+            note.paused_until = None;
+        });
+    }
+
+    /// Whether the guest has to be left in peace for now.
+    pub fn paused(&self, vmid: VmId, uuid: &Uuid) -> bool {
+        self.with(vmid, uuid, |note| note.paused_until.is_some_and(|until| until > Instant::now()))
+    }
+
+    fn with<T>(&self, vmid: VmId, uuid: &Uuid, act: impl FnOnce(&mut Note) -> T) -> T {
+        let mut notes = self.notes();
+        if notes.len() >= MAX_NOTES && !notes.contains_key(&vmid) {
+            notes.clear();
+        }
+        let note = notes.entry(vmid).or_default();
+        // A VMID is reused within minutes.
+        if note.uuid.as_ref() != Some(uuid) {
+            *note = Note {
+                uuid: Some(uuid.clone()),
+                ..Note::default()
+            };
+        }
+        act(note)
+    }
+
+    fn notes(&self) -> MutexGuard<'_, HashMap<VmId, Note>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm() -> (VmId, Uuid) {
+        ("104".parse().unwrap(), "abcdef00-1111-2222-3333-444455556666".parse().unwrap())
+    }
+
+    #[test]
+    fn a_spoiled_slot_is_remembered_until_qemu_is_another_process_or_the_vm_another_vm() {
+        let (vmid, uuid) = vm();
+        let slot: Slot = "scsi2".parse().unwrap();
+        let poisoned = |guests: &Guests, uuid: &Uuid| guests.memory(vmid, uuid).poisoned.contains(&slot);
+        let guests = Guests::default();
+        guests.saw(vmid, &uuid, Some(4711));
+        guests.poison(vmid, &uuid, [slot]);
+        guests.saw(vmid, &uuid, Some(4711));
+        assert!(poisoned(&guests, &uuid));
+        guests.saw(vmid, &uuid, Some(4712));
+        assert!(!poisoned(&guests, &uuid), "another process");
+        guests.poison(vmid, &uuid, [slot]);
+        guests.saw(vmid, &uuid, None);
+        assert!(!poisoned(&guests, &uuid), "the VM was stopped");
+        guests.poison(vmid, &uuid, [slot]);
+        let reused: Uuid = "abcdef00-1111-2222-3333-444455550000".parse().unwrap();
+        assert!(!poisoned(&guests, &reused), "another VM of the same VMID");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_guest_is_left_in_peace_for_longer_each_time() {
+        let (vmid, uuid) = vm();
+        let guests = Guests::default();
+        for seconds in [5, 10, 20, 40, 60, 60] {
+            guests.strike(vmid, &uuid);
+            tokio::time::advance(Duration::from_secs(seconds - 1)).await;
+            assert!(guests.paused(vmid, &uuid), "{seconds}");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(!guests.paused(vmid, &uuid), "{seconds}");
+        }
+        guests.strike(vmid, &uuid);
+        guests.forgive(vmid, &uuid);
+        assert!(!guests.paused(vmid, &uuid));
+    }
+}
