@@ -24,6 +24,8 @@ mod sim;
 mod state;
 mod stats;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod units;
 mod update;
 mod volumes;
