@@ -22,7 +22,6 @@ const READY: Duration = Duration::from_secs(90);
 pub(super) const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// A running control plane. Dropped, its programs are killed.
-#[derive(Debug)]
 pub struct ControlPlane {
     programs: Programs,
     folder: PathBuf,
@@ -30,6 +29,15 @@ pub struct ControlPlane {
     pki: Pki,
     client: Client,
     processes: Vec<Process>,
+}
+
+impl std::fmt::Debug for ControlPlane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ControlPlane")
+            .field("folder", &self.folder)
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ControlPlane {
@@ -83,12 +91,24 @@ impl ControlPlane {
 
     /// Path of a kubeconfig with the credentials of the kubelet of `node`.
     pub fn node_kubeconfig(&self, node: &str) -> Result<PathBuf> {
-        write_kubeconfig(&self.folder, &self.server, &self.pki, node, &User::node(node))
+        write_kubeconfig(
+            &self.folder,
+            &self.server,
+            &self.pki,
+            node,
+            &User::node(node),
+        )
     }
 
     /// Path of a kubeconfig with any token, as `<name>.kubeconfig`.
     pub(super) fn token_kubeconfig(&self, name: &str, token: &str) -> Result<PathBuf> {
-        kubeconfig::write(&self.folder.join("pki"), name, &self.server, &self.pki.ca, token)
+        kubeconfig::write(
+            &self.folder.join("pki"),
+            name,
+            &self.server,
+            &self.pki.ca,
+            token,
+        )
     }
 
     /// The programs it was started from.
@@ -125,13 +145,8 @@ impl ControlPlane {
 
     async fn wait_ready(&mut self) -> Result<()> {
         let client = self.client.clone();
-        let server = self
-            .processes
-            .last_mut()
-            .context("no server was started")?;
-        server
-            .ready(READY, async || ready(&client).await)
-            .await
+        let server = self.processes.last_mut().context("no server was started")?;
+        server.ready(READY, async || ready(&client).await).await
     }
 
     fn run_controllers(&mut self) -> Result<()> {

@@ -43,7 +43,15 @@ impl User {
 pub(super) fn write_tokens(path: &Path, users: &[User]) -> Result<()> {
     let lines: String = users
         .iter()
-        .map(|user| format!("{},{},{},\"{}\"\n", user.token(), user.name, user.name, user.group))
+        .map(|user| {
+            format!(
+                "{},{},{},\"{}\"\n",
+                user.token(),
+                user.name,
+                user.name,
+                user.group
+            )
+        })
         .collect();
     Ok(std::fs::write(path, lines)?)
 }

@@ -52,12 +52,20 @@ pub struct Identity {
 }
 
 /// A running kubelet.
-#[derive(Debug)]
 pub struct Kubelet {
     name: String,
     root: PathBuf,
     client: Client,
     process: Process,
+}
+
+impl std::fmt::Debug for Kubelet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kubelet")
+            .field("root", &self.root)
+            .field("process", &self.process)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Kubelet {
@@ -66,7 +74,10 @@ impl Kubelet {
         let root = plane.folder().join(&spec.name);
         let mut args = vec![
             "kubelet".to_owned(),
-            format!("--kubeconfig={}", plane.node_kubeconfig(&spec.name)?.display()),
+            format!(
+                "--kubeconfig={}",
+                plane.node_kubeconfig(&spec.name)?.display()
+            ),
             format!("--hostname-override={}", spec.name),
             format!("--root-dir={}", root.display()),
             format!("--system-uuid={}", spec.system_uuid),

@@ -99,10 +99,23 @@ const READ: [&str; 3] = ["get", "list", "watch"];
 
 /// external-provisioner v6, deploy/kubernetes/rbac.yaml, without what needs Secrets, snapshots or elections.
 fn provisioner_rules() -> Value {
-    let storage = ["storageclasses", "csinodes", "volumeattachments", "volumeattributesclasses"];
+    let storage = [
+        "storageclasses",
+        "csinodes",
+        "volumeattachments",
+        "volumeattributesclasses",
+    ];
     json!([
-        rule("", &["persistentvolumes"], &["get", "list", "watch", "create", "patch", "delete"]),
-        rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "update"]),
+        rule(
+            "",
+            &["persistentvolumes"],
+            &["get", "list", "watch", "create", "patch", "delete"]
+        ),
+        rule(
+            "",
+            &["persistentvolumeclaims"],
+            &["get", "list", "watch", "update"]
+        ),
         rule("", &["nodes"], &READ),
         rule("", &["events"], &["create", "patch", "update"]),
         rule("storage.k8s.io", &storage, &READ),
@@ -111,16 +124,26 @@ fn provisioner_rules() -> Value {
 
 /// `--enable-capacity` writes one object for each class and topology segment into its own namespace.
 fn capacity_rules() -> Value {
-    let verbs = ["get", "list", "watch", "create", "update", "patch", "delete"];
+    let verbs = [
+        "get", "list", "watch", "create", "update", "patch", "delete",
+    ];
     json!([rule("storage.k8s.io", &["csistoragecapacities"], &verbs)])
 }
 
 /// external-attacher v4, deploy/kubernetes/rbac.yaml.
 fn attacher_rules() -> Value {
     json!([
-        rule("", &["persistentvolumes"], &["get", "list", "watch", "patch"]),
+        rule(
+            "",
+            &["persistentvolumes"],
+            &["get", "list", "watch", "patch"]
+        ),
         rule("storage.k8s.io", &["csinodes"], &READ),
-        rule("storage.k8s.io", &["volumeattachments"], &["get", "list", "watch", "patch"]),
+        rule(
+            "storage.k8s.io",
+            &["volumeattachments"],
+            &["get", "list", "watch", "patch"]
+        ),
         rule("storage.k8s.io", &["volumeattachments/status"], &["patch"]),
     ])
 }

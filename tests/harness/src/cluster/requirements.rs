@@ -1,10 +1,14 @@
-//! What a test with a real Kubernetes needs of the machine.
+//! The programs that a real Kubernetes consists of, and whether a test can have it here.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
+
+use crate::requirements::{loop_devices, peer, skipped};
+
+/// What is started from tests/tools.
+const NEEDED: [&str; 4] = ["kubepeer", "container-init", "csi-provisioner", "csi-attacher"];
 
 /// The folder with the programs that tests/tools/build makes.
 #[derive(Debug, Clone)]
@@ -13,6 +17,16 @@ pub struct Programs {
 }
 
 impl Programs {
+    /// Those that `make test` has built; otherwise what is missing.
+    pub fn built() -> Result<Self, String> {
+        let mut folder = None;
+        for name in NEEDED {
+            folder = peer("cluster", name)?.parent().map(Path::to_owned);
+        }
+        let folder = folder.ok_or("the peers are in no folder")?;
+        Ok(Self { folder })
+    }
+
     /// Runs tests/tools/build: at once when its sources haven't changed since the last time, else minutes.
     pub async fn build() -> Result<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/build");
@@ -43,24 +57,13 @@ impl Programs {
     }
 }
 
-/// The programs, if this machine can run a test with volumes; else says on standard error why `test` is skipped.
-pub async fn requirements(test: &str) -> Option<Programs> {
-    match programs_of_this_machine().await {
+/// The programs, if this machine can run a test with real volumes; else records that `test` is skipped, and why.
+pub fn requirements(test: &str) -> Option<Programs> {
+    match loop_devices().and_then(|()| Programs::built()) {
         Ok(programs) => Some(programs),
         Err(reason) => {
-            // Not by a print macro: the test runner hides what those write.
-            writeln!(std::io::stderr(), "SKIPPED {test}: {reason:#}").ok();
+            skipped(test, &reason);
             None
         }
     }
-}
-
-async fn programs_of_this_machine() -> Result<Programs> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!("not root: kubelets mount");
-    }
-    if !Path::new("/dev/loop-control").exists() {
-        bail!("no /dev/loop-control: disks are loop devices");
-    }
-    Programs::build().await
 }
