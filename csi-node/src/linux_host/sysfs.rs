@@ -1,0 +1,167 @@
+//! Whole disks in sysfs: `block/<name>/…` (kernel `Documentation/ABI/stable/sysfs-block`).
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use nix::errno::Errno;
+use pve_model::size::Bytes;
+
+use super::io;
+use crate::host::{Access, Disk, HostError, Medium};
+
+/// sysfs counts in these, whatever the disk's own block size.
+const SECTOR: u64 = 512;
+
+/// All disks. One that goes away meanwhile is left out.
+pub(super) fn disks(sys_root: &Path) -> Result<Vec<Disk>, HostError> {
+    let folder = sys_root.join("block");
+    let mut disks = Vec::new();
+    for entry in std::fs::read_dir(&folder).map_err(io("list", &folder))? {
+        let entry = entry.map_err(io("list", &folder))?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        match disk(&entry.path(), name) {
+            Ok(disk) => disks.push(disk),
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    disks.sort_by(|left, right| left.name.cmp(&right.name));
+    Ok(disks)
+}
+
+fn disk(folder: &Path, name: String) -> Result<Disk, HostError> {
+    let malformed = |file: &str| HostError::Malformed {
+        path: folder.join(file),
+    };
+    let number = read(&folder.join("dev"))?
+        .parse()
+        .map_err(|_| malformed("dev"))?;
+    let sectors: u64 = read(&folder.join("size"))?
+        .parse()
+        .map_err(|_| malformed("size"))?;
+    let size = sectors
+        .checked_mul(SECTOR)
+        .ok_or_else(|| malformed("size"))?;
+    let read_only = optional(&folder.join("ro"))?;
+    let rotational = optional(&folder.join("queue/rotational"))?;
+    Ok(Disk {
+        number,
+        wwid: optional(&folder.join("device/wwid"))?,
+        size: Bytes::new(size),
+        access: match read_only.as_deref() {
+            None | Some("0") => Access::ReadWrite,
+            Some(_) => Access::ReadOnly,
+        },
+        holders: names(&folder.join("holders"))?,
+        partitions: partitions(folder)?,
+        medium: match rotational.as_deref() {
+            Some("0") => Medium::Solid,
+            None | Some(_) => Medium::Rotating,
+        },
+        name,
+    })
+}
+
+fn read(path: &Path) -> Result<String, HostError> {
+    let text = std::fs::read_to_string(path).map_err(io("read", path))?;
+    Ok(text.trim().to_owned())
+}
+
+fn optional(path: &Path) -> Result<Option<String>, HostError> {
+    match read(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if is_gone(&error) => Ok(None),
+        // A disk of another bus that has no identification answers EINVAL to a read of `wwid`.
+        Err(error) if error.errno() == Some(Errno::EINVAL as i32) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn names(folder: &Path) -> Result<Vec<String>, HostError> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(io("list", folder)(error)),
+    };
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.map_err(io("list", folder))?;
+        Ok(entry.file_name().to_string_lossy().into_owned())
+    };
+    entries.map(name).collect()
+}
+
+/// Subfolders with a file `partition`.
+fn partitions(folder: &Path) -> Result<Vec<String>, HostError> {
+    let mut names = names(folder)?;
+    names.retain(|name| folder.join(name).join("partition").exists());
+    Ok(names)
+}
+
+fn is_gone(error: &HostError) -> bool {
+    let gone = [Errno::ENOENT, Errno::ENODEV, Errno::ENXIO, Errno::ENOTDIR];
+    gone.iter()
+        .any(|errno| error.errno() == Some(*errno as i32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join("block").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn a_disk_is_read_with_all_that_it_says() {
+        let root = tree(&[
+            ("sdb/dev", "8:16\n"),
+            ("sdb/size", "2097152\n"),
+            ("sdb/ro", "1\n"),
+            ("sdb/device/wwid", "naa.5c42a611aadbf50e\n"),
+            ("sdb/queue/rotational", "0\n"),
+            ("sdb/holders/dm-0", ""),
+            ("sdb/sdb1/partition", "1\n"),
+            ("vda/dev", "254:0\n"),
+            ("vda/size", "8\n"),
+        ]);
+        let disks = disks(root.path()).unwrap();
+        assert_eq!(disks.len(), 2);
+        let sdb = &disks[0];
+        assert_eq!((sdb.name.as_str(), sdb.size), ("sdb", Bytes::GIB));
+        assert_eq!((sdb.access, sdb.medium), (Access::ReadOnly, Medium::Solid));
+        assert_eq!(sdb.holders, ["dm-0"]);
+        assert_eq!(sdb.partitions, ["sdb1"]);
+        assert!(sdb.has("0x5c42a611aadbf50e".parse().unwrap()));
+        assert_eq!(
+            (disks[1].wwid.as_deref(), disks[1].access),
+            (None, Access::ReadWrite)
+        );
+    }
+
+    #[test]
+    fn a_disk_that_goes_away_meanwhile_is_left_out_and_nonsense_is_an_error() {
+        let half_gone = tree(&[
+            ("sdb/dev", "8:16\n"),
+            ("sdc/dev", "8:32"),
+            ("sdc/size", "8"),
+        ]);
+        let names: Vec<_> = disks(half_gone.path())
+            .unwrap()
+            .into_iter()
+            .map(|d| d.name)
+            .collect();
+        assert_eq!(names, ["sdc"]);
+        let nonsense = tree(&[("sdb/dev", "8:16\n"), ("sdb/size", "many")]);
+        assert!(disks(nonsense.path()).is_err());
+        assert!(disks(Path::new("/nonexistent")).is_err());
+    }
+}

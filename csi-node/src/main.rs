@@ -1,0 +1,192 @@
+//! `pve-csi-node`: the node plugin's process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use csi_proto::csi::v1::identity_server::IdentityServer;
+use csi_proto::csi::v1::node_server::NodeServer;
+use prometheus_client::registry::Registry;
+use pve_csi_node::linux_host::LinuxHost;
+use pve_csi_node::registration::{self, Announcement, Progress};
+use pve_csi_node::service::Service;
+use pve_csi_node::topology::NodeObject;
+use pve_model::ids::KubeNode;
+use pve_model::topology::DEFAULT_DRIVER_NAME;
+use pve_runtime::admin::{Admin, Ready};
+use pve_runtime::rpc::RpcLayer;
+use pve_runtime::telemetry::{self, LogFormat};
+use pve_runtime::{RpcMetrics, Socket, Work, process, server};
+use tokio::sync::watch;
+use tonic::service::Routes;
+
+/// Work that is under way when the program is told to end. Kubernetes kills it 30 s after that.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A thread that hangs in the kernel can't be waited for.
+const LAST_THREADS: Duration = Duration::from_secs(1);
+const API_CONNECT: Duration = Duration::from_secs(5);
+/// A watch is silent for as long as nothing changes; servers end it after some minutes.
+const API_SILENCE: Duration = Duration::from_secs(330);
+
+/// CSI node plugin for Proxmox VE guests.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Where to serve CSI.
+    #[arg(long, default_value = "unix:///csi/csi.sock")]
+    csi_address: String,
+    /// The kubelet's folder of plugin sockets (`plugins_registry`).
+    #[arg(long)]
+    registration_dir: PathBuf,
+    /// The CSI socket as the kubelet sees it.
+    #[arg(long)]
+    kubelet_csi_path: String,
+    /// The kubelet's root.
+    #[arg(long, default_value = "/var/lib/kubelet")]
+    kubelet_dir: PathBuf,
+    /// Name of the Node that this is.
+    #[arg(long, env = "NODE_NAME")]
+    node_name: KubeNode,
+    /// How to reach the API server; in-cluster if absent.
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+    /// Name of the CSI driver.
+    #[arg(long, default_value = DEFAULT_DRIVER_NAME)]
+    driver_name: String,
+    /// Where disks are looked up.
+    #[arg(long, default_value = "/sys")]
+    sys_root: PathBuf,
+    /// Where their device nodes are.
+    #[arg(long, default_value = "/dev")]
+    dev_root: PathBuf,
+    /// Where to serve /healthz, /readyz and /metrics.
+    #[arg(long)]
+    admin_address: Option<SocketAddr>,
+    /// How log lines look.
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+    /// What is logged.
+    #[arg(long, default_value = "info")]
+    log_filter: String,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Err(error) = telemetry::init(arguments.log_format, &arguments.log_filter) {
+        tracing::error!("{error}");
+        return process::config_refused();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "cannot start");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(run(arguments));
+    runtime.shutdown_timeout(LAST_THREADS);
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), ?arguments, "starting");
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
+        tracing::debug!("a TLS provider is installed already");
+    }
+    let stop = process::shutdown_on_signals().context("signals")?;
+    let mut registry = Registry::default();
+    let metrics = registry.sub_registry_with_prefix("proxmox_csi");
+    let layer = RpcLayer::new(RpcMetrics::register(metrics));
+    let host = LinuxHost::new(arguments.sys_root, arguments.dev_root, metrics);
+    let client = kube_client(arguments.kubeconfig)
+        .await
+        .context("access to the API server")?;
+    let node = NodeObject::new(client, arguments.node_name);
+    let work = Work::new(stop.clone());
+    let service = Service::new(
+        arguments.driver_name.clone(),
+        Arc::new(host),
+        node.clone(),
+        work.clone(),
+    );
+
+    let socket = Socket::bind(&arguments.csi_address)
+        .await
+        .context("CSI socket")?;
+    let (progress, seen) = watch::channel(Progress::WaitingForLabels);
+    let admin = admin(arguments.admin_address, registry, seen, stop.clone()).await?;
+    let (labelled, told) = watch::channel(false);
+    let announcement = Announcement {
+        driver: arguments.driver_name,
+        kubelet_csi_path: arguments.kubelet_csi_path,
+        folder: arguments.registration_dir,
+    };
+    let routes =
+        Routes::new(IdentityServer::new(service.clone())).add_service(NodeServer::new(service));
+    let serving = server::serve(socket, routes, layer.clone(), stop.clone(), PATIENCE);
+    let (served, (), (), ()) = tokio::join!(
+        serving,
+        registration::run(announcement, layer, told, progress, stop.clone()),
+        registration::watch_labels(node, labelled, stop),
+        admin,
+    );
+    let left = work.drain(PATIENCE).await;
+    if left > 0 {
+        tracing::warn!(left, "ending while work still runs");
+    }
+    served.context("CSI socket")
+}
+
+async fn admin(
+    address: Option<SocketAddr>,
+    registry: Registry,
+    progress: watch::Receiver<Progress>,
+    stop: tokio_util::sync::CancellationToken,
+) -> anyhow::Result<impl Future<Output = ()>> {
+    let admin = match address {
+        Some(address) => Some(Admin::bind(address).await.context("admin address")?),
+        None => None,
+    };
+    let ready: Ready = Arc::new(move || match *progress.borrow() {
+        Progress::Registered => Ok(()),
+        Progress::Offered => Err("the kubelet has not registered this plugin yet".to_owned()),
+        Progress::WaitingForLabels => Err("the Node has not been labelled yet".to_owned()),
+    });
+    Ok(async move {
+        let Some(admin) = admin else { return };
+        if let Err(error) = admin.serve(Arc::new(registry), ready, stop).await {
+            tracing::error!(%error, "the admin port");
+        }
+    })
+}
+
+async fn kube_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let file = kube::config::Kubeconfig::read_from(path)?;
+            kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default())
+                .await?
+        }
+        None => kube::Config::incluster()?,
+    };
+    config.connect_timeout = Some(API_CONNECT);
+    config.read_timeout = Some(API_SILENCE);
+    Ok(kube::Client::try_from(config)?)
+}

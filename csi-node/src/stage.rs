@@ -1,0 +1,214 @@
+//! NodeStage and NodeUnstage: a volume's file system at its one place on this machine.
+//!
+//! Guarantees: after success the file system of exactly this volume's disk is mounted at exactly this path; a
+//! device is formatted only as [`crate::filesystem`] allows; a foreign mount is never covered nor taken away; and
+//! Unstage does nothing to a device.
+//! Assumptions: the caller holds the volume's lock until the returned future ends.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pve_model::volume_id::VolumeId;
+use tokio::time::Instant;
+
+use crate::device::{self, VerifiedDevice, Wanted};
+use crate::error::{Error, Unfit};
+use crate::filesystem::{self, Content, FormatOptions, Mark};
+use crate::host::{Access, Claim, DeviceNumber, Host, MountPlan, PathKind, Unmount};
+use crate::mountinfo::{self, Mount};
+use crate::mountopts::MountOptions;
+use crate::unmount;
+
+/// The only file system so far.
+pub const EXT4: &str = "ext4";
+
+/// A disk shows up in the guest within a second of being plugged; the controller has seen it in QEMU before.
+const APPEARS_WITHIN: Duration = Duration::from_secs(20);
+
+/// NodeStageVolume, checked.
+#[derive(Debug, Clone)]
+pub struct StageRequest {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Which disk.
+    pub wanted: Wanted,
+    /// Where; absolute.
+    pub staging: PathBuf,
+    /// How it is used.
+    pub usage: StageUsage,
+}
+
+/// How a volume is used.
+#[derive(Debug, Clone)]
+pub enum StageUsage {
+    /// As a raw device: there is nothing to mount.
+    Block,
+    /// As a file system.
+    Mount {
+        /// Options of the mount.
+        options: MountOptions,
+        /// Options of a new file system.
+        format: FormatOptions,
+    },
+}
+
+/// What is to be done about the staging path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// It is mounted as it should be.
+    Done,
+    /// Nothing is mounted there.
+    Mount,
+    /// Ours, read-only after errors, and nobody else has it: unmount, repair, mount.
+    Renew,
+}
+
+/// Makes the volume ready on this machine.
+pub async fn stage(host: &dyn Host, request: &StageRequest) -> Result<(), Error> {
+    let device = device::find(host, request.wanted, Instant::now() + APPEARS_WITHIN).await?;
+    let StageUsage::Mount { options, format } = &request.usage else {
+        return Ok(());
+    };
+    let staging = host.resolve(&request.staging).await?;
+    let mounts = host.mounts().await?;
+    match decide(&mounts, &staging, &device, options.access())? {
+        Step::Done => return Ok(()),
+        Step::Mount => ensure_directory(host, &staging).await?,
+        Step::Renew => unmount::all(host, &staging).await?,
+    }
+    prepare(host, &device, request.wanted, (options, *format)).await?;
+    mount(host, &device, &staging, options).await
+}
+
+/// Unmounts whatever is mounted at exactly this path. Nothing mounted there is success, and the path stays.
+pub async fn unstage(host: &dyn Host, staging: &Path) -> Result<(), Error> {
+    let staging = host.resolve(staging).await?;
+    unmount::all(host, &staging).await
+}
+
+/// Whether a mount is the whole file system of this device.
+pub(crate) fn is_whole(mount: &Mount, number: DeviceNumber) -> bool {
+    mount.number == number && mount.root == Path::new("/") && mount.kind == EXT4
+}
+
+pub(crate) fn foreign(mount: &Mount) -> Error {
+    Error::ForeignMount {
+        path: mount.point.clone(),
+        found: format!("{} from device {}", mount.kind, mount.number),
+    }
+}
+
+fn decide(
+    mounts: &[Mount],
+    staging: &Path,
+    device: &VerifiedDevice,
+    access: Access,
+) -> Result<Step, Error> {
+    let number = device.device().disk.number;
+    let here = mountinfo::at(mounts, staging);
+    let elsewhere = mounts
+        .iter()
+        .find(|mount| mount.number == number && mount.point != staging);
+    if let Some(other) = here.iter().find(|mount| !is_whole(mount, number)) {
+        return Err(foreign(other));
+    }
+    let Some(top) = here.last() else {
+        return match elsewhere {
+            Some(mount) => Err(device.unfit(Unfit::MountedAt(mount.point.clone()))),
+            None => Ok(Step::Mount),
+        };
+    };
+    match (access, top.filesystem_is_read_only(), elsewhere) {
+        (Access::ReadWrite, true, None) => Ok(Step::Renew),
+        (Access::ReadWrite, true, Some(_)) => Err(Error::ReadOnlyAfterErrors {
+            path: staging.to_owned(),
+        }),
+        (Access::ReadWrite, false, _) | (Access::ReadOnly, ..) => Ok(Step::Done),
+    }
+}
+
+async fn ensure_directory(host: &dyn Host, path: &Path) -> Result<(), Error> {
+    let found = match host.kind(path).await? {
+        PathKind::Directory => return Ok(()),
+        PathKind::Missing => return Ok(host.create_dir(path).await?),
+        PathKind::File(_) => "a file",
+        PathKind::Device(_) => "a device",
+        PathKind::Other => "a link or the like",
+    };
+    Err(Error::WrongPath {
+        path: path.to_owned(),
+        found,
+        wanted: "a directory",
+    })
+}
+
+/// Leaves a file system on the device that can be mounted.
+async fn prepare(
+    host: &dyn Host,
+    device: &VerifiedDevice,
+    wanted: Wanted,
+    (options, format): (&MountOptions, FormatOptions),
+) -> Result<(), Error> {
+    if let Some(why) = device.occupation() {
+        return Err(device.unfit(why));
+    }
+    if (device.access(), options.access()) == (Access::ReadOnly, Access::ReadWrite) {
+        return Err(device.unfit(Unfit::ReadOnly));
+    }
+    if host.claim(device.device()).await? == Claim::Taken {
+        return Err(device.unfit(Unfit::InUse));
+    }
+    let content = filesystem::inspect(host, device, wanted.wwn).await?;
+    match (content, device.access()) {
+        (Content::Foreign(found), _) => Err(Error::NotBlank {
+            disk: device.device().disk.name.clone(),
+            found,
+        }),
+        (Content::Ext4 { mark: Mark::Absent }, Access::ReadOnly) => Ok(()),
+        (_, Access::ReadOnly) => Err(device.unfit(Unfit::ReadOnly)),
+        (Content::Ext4 { mark }, Access::ReadWrite) => {
+            filesystem::check(host, device, mark).await?;
+            finish(host, device, wanted).await
+        }
+        (Content::Blank | Content::FormatInterrupted, Access::ReadWrite) => {
+            device.verify_again(host, wanted).await?;
+            filesystem::format(host, device, wanted.wwn, format).await?;
+            finish(host, device, wanted).await
+        }
+    }
+}
+
+async fn finish(host: &dyn Host, device: &VerifiedDevice, wanted: Wanted) -> Result<(), Error> {
+    device.verify_again(host, wanted).await?;
+    filesystem::clear_mark(host, device, wanted.wwn).await
+}
+
+async fn mount(
+    host: &dyn Host,
+    device: &VerifiedDevice,
+    staging: &Path,
+    options: &MountOptions,
+) -> Result<(), Error> {
+    let disk = &device.device().disk;
+    let plan = MountPlan::Filesystem {
+        device: device.device().path.clone(),
+        target: staging.to_owned(),
+        kind: EXT4,
+        flags: options.flags(disk.medium),
+        data: options.data(),
+    };
+    host.mount(plan).await?;
+    let mounts = host.mounts().await?;
+    let right = mountinfo::at(&mounts, staging)
+        .last()
+        .is_some_and(|top| is_whole(top, disk.number));
+    if right {
+        return Ok(());
+    }
+    host.unmount(staging, Unmount::Clean).await?;
+    Err(device.unfit(Unfit::Changed))
+}
+
+#[cfg(test)]
+#[path = "stage_tests.rs"]
+mod tests;

@@ -1,0 +1,245 @@
+//! From the messages of the Node service to requests of this crate. Whatever passes here is of its grammar.
+
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+
+use csi_proto::csi::v1::volume_capability::AccessType;
+use csi_proto::csi::v1::volume_capability::access_mode::Mode;
+use csi_proto::csi::v1::{
+    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
+};
+use pve_model::handoff::PublishContext;
+use pve_model::params::Parameters;
+use pve_model::volume_id::VolumeId;
+
+use crate::device::Wanted;
+use crate::error::Error;
+use crate::filesystem::FormatOptions;
+use crate::host::Access;
+use crate::mountopts::MountOptions;
+use crate::publish::{PublishRequest, PublishUsage};
+use crate::stage::{EXT4, StageRequest, StageUsage};
+
+/// PATH_MAX of Linux.
+const PATH_MAX: usize = 4096;
+const BLOCK_SIZES: std::ops::RangeInclusive<u32> = 1024..=65536;
+const INODE_SIZES: std::ops::RangeInclusive<u32> = 128..=65536;
+
+/// A volume at a path: what is left of Unstage, Unpublish and GetVolumeStats.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeAt {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Where; absolute.
+    pub path: PathBuf,
+}
+
+/// Checks NodeStageVolume.
+pub fn stage(request: &NodeStageVolumeRequest) -> Result<StageRequest, Error> {
+    let volume = volume(&request.volume_id)?;
+    let staging = path("staging_target_path", &request.staging_target_path)?;
+    let capability = capability(request.volume_capability.as_ref())?;
+    no_secrets(&request.secrets)?;
+    let parameters = parameters(&request.volume_context)?;
+    let wanted = wanted(&volume, &request.publish_context)?;
+    let usage = match capability.mount {
+        None => StageUsage::Block,
+        Some(options) => StageUsage::Mount {
+            options,
+            format: format_options(&parameters)?,
+        },
+    };
+    Ok(StageRequest {
+        volume,
+        wanted,
+        staging,
+        usage,
+    })
+}
+
+/// Checks NodePublishVolume.
+pub fn publish(request: &NodePublishVolumeRequest) -> Result<PublishRequest, Error> {
+    let volume = volume(&request.volume_id)?;
+    let target = path("target_path", &request.target_path)?;
+    let staging = path("staging_target_path", &request.staging_target_path)?;
+    let capability = capability(request.volume_capability.as_ref())?;
+    no_secrets(&request.secrets)?;
+    parameters(&request.volume_context)?;
+    let wanted = wanted(&volume, &request.publish_context)?;
+    if target == staging {
+        return Err(Error::invalid(
+            "target_path must differ from staging_target_path",
+        ));
+    }
+    let mounted_read_only = capability
+        .mount
+        .as_ref()
+        .is_some_and(|options| options.access() == Access::ReadOnly);
+    let read_only = request.readonly || mounted_read_only || capability.access == Access::ReadOnly;
+    Ok(PublishRequest {
+        volume,
+        wanted,
+        staging,
+        target,
+        usage: match capability.mount {
+            None => PublishUsage::Block,
+            Some(_) => PublishUsage::Mount,
+        },
+        access: if read_only {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        },
+    })
+}
+
+/// Checks NodeUnstageVolume.
+pub fn unstage(request: &NodeUnstageVolumeRequest) -> Result<VolumeAt, Error> {
+    Ok(VolumeAt {
+        volume: volume(&request.volume_id)?,
+        path: path("staging_target_path", &request.staging_target_path)?,
+    })
+}
+
+/// Checks NodeUnpublishVolume.
+pub fn unpublish(request: &NodeUnpublishVolumeRequest) -> Result<VolumeAt, Error> {
+    Ok(VolumeAt {
+        volume: volume(&request.volume_id)?,
+        path: path("target_path", &request.target_path)?,
+    })
+}
+
+/// Checks NodeGetVolumeStats. What can't be a volume of ours, or a place of one, is not there (CSI 1.12,
+/// "NodeGetVolumeStats Errors").
+pub fn stats(request: &NodeGetVolumeStatsRequest) -> Result<VolumeAt, Error> {
+    filled("volume_id", &request.volume_id)?;
+    filled("volume_path", &request.volume_path)?;
+    let absent = |_| Error::VolumeNotFound;
+    Ok(VolumeAt {
+        volume: volume(&request.volume_id).map_err(absent)?,
+        path: path("volume_path", &request.volume_path).map_err(absent)?,
+    })
+}
+
+struct Capability {
+    /// None: as a raw device.
+    mount: Option<MountOptions>,
+    access: Access,
+}
+
+fn capability(capability: Option<&VolumeCapability>) -> Result<Capability, Error> {
+    let missing = || Error::invalid("volume_capability is required");
+    let capability = capability.ok_or_else(missing)?;
+    let mode = capability.access_mode.as_ref().map(|mode| mode.mode());
+    let access = match mode {
+        None | Some(Mode::Unknown) => return Err(Error::invalid("an access mode is required")),
+        Some(
+            Mode::SingleNodeWriter | Mode::SingleNodeSingleWriter | Mode::SingleNodeMultiWriter,
+        ) => Access::ReadWrite,
+        Some(Mode::SingleNodeReaderOnly) => Access::ReadOnly,
+        Some(
+            Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter,
+        ) => {
+            return Err(Error::invalid(
+                "a volume can be used on one node at a time only",
+            ));
+        }
+    };
+    let mount = match capability.access_type.as_ref() {
+        None => {
+            return Err(Error::invalid(
+                "an access type, block or mount, is required",
+            ));
+        }
+        Some(AccessType::Block(_)) => None,
+        Some(AccessType::Mount(mount)) => {
+            if !matches!(mount.fs_type.as_str(), "" | EXT4) {
+                return Err(Error::invalid("the only file system type is ext4"));
+            }
+            if !mount.volume_mount_group.is_empty() {
+                return Err(Error::invalid("volume_mount_group is not offered"));
+            }
+            let options = MountOptions::parse(&mount.mount_flags);
+            Some(options.map_err(|error| Error::invalid(error.to_string()))?)
+        }
+    };
+    Ok(Capability { mount, access })
+}
+
+fn filled(field: &str, value: &str) -> Result<(), Error> {
+    if value.is_empty() {
+        return Err(Error::invalid(format!("{field} is required")));
+    }
+    Ok(())
+}
+
+fn volume(handle: &str) -> Result<VolumeId, Error> {
+    filled("volume_id", handle)?;
+    handle
+        .parse()
+        .map_err(|error: pve_model::volume_id::ParseVolumeIdError| {
+            Error::invalid(error.to_string())
+        })
+}
+
+/// Absolute, without `..`, in its shortest spelling.
+fn path(field: &str, text: &str) -> Result<PathBuf, Error> {
+    filled(field, text)?;
+    let path = Path::new(text);
+    let plain = path
+        .components()
+        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !path.is_absolute() || !plain || path.parent().is_none() {
+        return Err(Error::invalid(format!(
+            "{field} must be an absolute path without dots"
+        )));
+    }
+    if text.len() > PATH_MAX || text.contains('\0') {
+        return Err(Error::invalid(format!("{field} is not a path")));
+    }
+    Ok(path.components().collect())
+}
+
+fn no_secrets(secrets: &HashMap<String, String>) -> Result<(), Error> {
+    if secrets.is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "secrets are not used by this driver and are refused",
+    ))
+}
+
+fn parameters(context: &HashMap<String, String>) -> Result<Parameters, Error> {
+    let (parameters, ignored) =
+        Parameters::lenient(context).map_err(|error| Error::invalid(error.to_string()))?;
+    if ignored > 0 {
+        tracing::debug!(ignored, "keys of the volume context that are not ours");
+    }
+    Ok(parameters)
+}
+
+fn wanted(volume: &VolumeId, context: &HashMap<String, String>) -> Result<Wanted, Error> {
+    let context = PublishContext::from_map(context)
+        .map_err(|error| Error::invalid(format!("publish_context: {error}")))?;
+    Wanted::new(volume, &context)
+}
+
+fn format_options(parameters: &Parameters) -> Result<FormatOptions, Error> {
+    let within = |value: Option<u32>, range: std::ops::RangeInclusive<u32>| {
+        value.is_none_or(|value| range.contains(&value))
+    };
+    if !within(parameters.block_size, BLOCK_SIZES) || !within(parameters.inode_size, INODE_SIZES) {
+        return Err(Error::invalid(
+            "blockSize or inodeSize is not one that ext4 has",
+        ));
+    }
+    Ok(FormatOptions {
+        block_size: parameters.block_size,
+        inode_size: parameters.inode_size,
+    })
+}
+
+#[cfg(test)]
+#[path = "validate_tests.rs"]
+mod tests;

@@ -1,0 +1,416 @@
+//! A machine for the node plugin: loop devices that look like SCSI disks in a private `/sys` and `/dev`, and the
+//! real program on its real socket.
+//!
+//! Everything is mounted in a mount namespace of the test's own thread and goes with it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use csi_proto::csi::v1::node_client::NodeClient;
+use csi_proto::csi::v1::volume_capability::access_mode::Mode;
+use csi_proto::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use csi_proto::csi::v1::{
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
+};
+use nix::mount::MsFlags;
+use nix::sched::CloneFlags;
+use nix::sys::stat::{Mode as FileMode, SFlag, makedev, mknod};
+use pve_model::wwn::Wwn;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Why a test with real devices can't run here, if it can't.
+fn obstacle() -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some("not root".to_owned());
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Some("no loop devices".to_owned());
+    }
+    let missing = ["losetup", "blkid", "mkfs.ext4", "e2fsck", "blockdev"]
+        .into_iter()
+        .find(|tool| {
+            !Command::new(tool)
+                .arg("--version")
+                .stdin(Stdio::null())
+                .output()
+                .is_ok()
+        });
+    missing.map(|tool| format!("{tool} is not installed"))
+}
+
+/// Runs `test` where it can run, else says that and why it was skipped.
+pub(crate) fn with_machine(name: &str, test: impl AsyncFnOnce(Machine)) {
+    if let Some(why) = obstacle() {
+        println!("SKIPPED {name}: {why}");
+        return;
+    }
+    // From here on all mounts of this thread, and of the processes that it starts, are its own.
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let none: Option<&str> = None;
+    nix::mount::mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let machine = Machine::start().await;
+        test(machine).await;
+    });
+}
+
+/// The machine with the plugin running.
+pub(crate) struct Machine {
+    plugin: Option<Child>,
+    folder: tempfile::TempDir,
+}
+
+/// A disk that is plugged into the machine.
+pub(crate) struct Disk {
+    pub(crate) name: String,
+    pub(crate) handle: String,
+    pub(crate) wwn: Wwn,
+    pub(crate) size: u64,
+    pub(crate) backing: PathBuf,
+    pub(crate) node: PathBuf,
+    sysfs: PathBuf,
+    device: Loop,
+}
+
+struct Loop(PathBuf);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // A device that is mounted yet goes with its last user.
+        drop(Command::new("losetup").arg("-d").arg(&self.0).output());
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.kill();
+        let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+        let prefix = self.folder.path().to_string_lossy().into_owned();
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+        for point in points.filter(|point| point.starts_with(&prefix)) {
+            drop(nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH));
+        }
+    }
+}
+
+impl Machine {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["sys/block", "dev", "kubelet/plugins_registry"] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: x\n\
+            clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}]\n\
+            contexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x, user: {}}]\n";
+        fs::write(folder.path().join("kubeconfig"), kubeconfig).unwrap();
+        let mut machine = Self {
+            plugin: None,
+            folder,
+        };
+        machine.restart().await;
+        machine
+    }
+
+    /// Starts the plugin anew.
+    pub(crate) async fn restart(&mut self) {
+        self.kill();
+        let at = |name: &str| self.path(name).display().to_string();
+        let log = fs::File::create(self.path("log")).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_pve-csi-node"))
+            .args(["--csi-address", &format!("unix://{}", at("csi.sock"))])
+            .args(["--registration-dir", &at("kubelet/plugins_registry")])
+            .args(["--kubelet-csi-path", &at("csi.sock")])
+            .args(["--kubelet-dir", &at("kubelet")])
+            .args(["--node-name", "worker-1", "--kubeconfig", &at("kubeconfig")])
+            .args(["--sys-root", &at("sys"), "--dev-root", &at("dev")])
+            .args(["--log-filter", "info,pve_csi_node=debug"])
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.plugin = Some(child);
+        let socket = self.path("csi.sock");
+        for _ in 0..1000 {
+            if tokio::net::UnixStream::connect(&socket).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!(
+            "no socket: {}",
+            fs::read_to_string(self.path("log")).unwrap()
+        );
+    }
+
+    /// As a crash would.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.plugin.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// A blank disk of volume `handle`, not plugged yet.
+    pub(crate) fn disk(&self, name: &str, handle: &str, size: u64) -> Disk {
+        let wwn = Wwn::of(&handle.parse().unwrap());
+        let backing = self.path(&format!("{name}.img"));
+        let file = fs::File::create(&backing).unwrap();
+        file.set_len(size).unwrap();
+        let device = attach(&backing);
+        Disk {
+            name: name.to_owned(),
+            handle: handle.to_owned(),
+            wwn,
+            size,
+            backing,
+            node: self.path("dev").join(name),
+            sysfs: self.path("sys/block").join(name),
+            device,
+        }
+    }
+
+    /// A blank disk, plugged.
+    pub(crate) fn plugged(&self, name: &str, handle: &str, size: u64) -> Disk {
+        let disk = self.disk(name, handle, size);
+        disk.plug();
+        disk
+    }
+
+    pub(crate) fn node(&self) -> NodeClient<Channel> {
+        let socket = self.path("csi.sock");
+        let connector = tower::service_fn(move |_: tonic::transport::Uri| {
+            let socket = socket.clone();
+            async move {
+                tokio::net::UnixStream::connect(socket)
+                    .await
+                    .map(hyper_util::rt::TokioIo::new)
+            }
+        });
+        NodeClient::new(
+            Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector),
+        )
+    }
+
+    pub(crate) async fn stage(&self, disk: &Disk, staging: &Path) -> Result<(), Status> {
+        self.stage_as(disk, staging, mount_capability()).await
+    }
+
+    pub(crate) async fn stage_as(
+        &self,
+        disk: &Disk,
+        staging: &Path,
+        capability: VolumeCapability,
+    ) -> Result<(), Status> {
+        let request = NodeStageVolumeRequest {
+            volume_id: disk.handle.clone(),
+            publish_context: disk.context(),
+            staging_target_path: staging.display().to_string(),
+            volume_capability: Some(capability),
+            ..Default::default()
+        };
+        self.node().node_stage_volume(request).await.map(drop)
+    }
+
+    pub(crate) async fn unstage(&self, disk: &Disk, staging: &Path) -> Result<(), Status> {
+        let request = NodeUnstageVolumeRequest {
+            volume_id: disk.handle.clone(),
+            staging_target_path: staging.display().to_string(),
+        };
+        self.node().node_unstage_volume(request).await.map(drop)
+    }
+
+    pub(crate) async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), Status> {
+        self.node().node_publish_volume(request).await.map(drop)
+    }
+
+    pub(crate) async fn unpublish(&self, disk: &Disk, target: &Path) -> Result<(), Status> {
+        let request = NodeUnpublishVolumeRequest {
+            volume_id: disk.handle.clone(),
+            target_path: target.display().to_string(),
+        };
+        self.node().node_unpublish_volume(request).await.map(drop)
+    }
+
+    pub(crate) async fn stats(
+        &self,
+        disk: &Disk,
+        path: &Path,
+    ) -> Result<NodeGetVolumeStatsResponse, Status> {
+        let request = NodeGetVolumeStatsRequest {
+            volume_id: disk.handle.clone(),
+            volume_path: path.display().to_string(),
+            ..Default::default()
+        };
+        Ok(self
+            .node()
+            .node_get_volume_stats(request)
+            .await?
+            .into_inner())
+    }
+}
+
+impl Disk {
+    /// Makes it appear.
+    pub(crate) fn plug(&self) {
+        let rdev = fs::metadata(&self.device.0).unwrap().rdev();
+        let (major, minor) = (nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
+        if !self.node.exists() {
+            mknod(
+                &self.node,
+                SFlag::S_IFBLK,
+                FileMode::S_IRWXU,
+                makedev(major, minor),
+            )
+            .unwrap();
+        }
+        fs::create_dir_all(self.sysfs.join("device")).unwrap();
+        fs::write(self.sysfs.join("device/wwid"), self.wwn.sysfs_wwid() + "\n").unwrap();
+        let real = Path::new("/sys/block").join(self.device.0.file_name().unwrap());
+        for name in ["size", "ro", "holders", "queue"] {
+            symlink(real.join(name), self.sysfs.join(name)).unwrap();
+        }
+        fs::write(self.sysfs.join("dev"), format!("{major}:{minor}\n")).unwrap();
+    }
+
+    /// Makes it disappear from view; what uses it keeps it.
+    pub(crate) fn unplug(&self) {
+        fs::remove_dir_all(&self.sysfs).unwrap();
+        fs::remove_file(&self.node).unwrap();
+    }
+
+    /// Gives it another name, before it is plugged.
+    pub(crate) fn named(mut self, wwn: Wwn) -> Self {
+        self.wwn = wwn;
+        self
+    }
+
+    /// What the controller hands over.
+    pub(crate) fn context(&self) -> HashMap<String, String> {
+        HashMap::from([
+            ("DevicePath".to_owned(), self.wwn.by_id_path()),
+            ("lun".to_owned(), "1".to_owned()),
+            ("size".to_owned(), self.size.to_string()),
+        ])
+    }
+
+    /// The loop device itself.
+    pub(crate) fn loop_device(&self) -> &Path {
+        &self.device.0
+    }
+
+    /// `size` bytes of its content.
+    pub(crate) fn read(&self, offset: u64, size: usize) -> Vec<u8> {
+        use std::os::unix::fs::FileExt;
+        let mut bytes = vec![0; size];
+        fs::File::open(&self.backing)
+            .unwrap()
+            .read_exact_at(&mut bytes, offset)
+            .unwrap();
+        bytes
+    }
+
+    /// Writes into its content.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
+        use std::os::unix::fs::FileExt;
+        let file = fs::File::options().write(true).open(&self.node).unwrap();
+        file.write_all_at(bytes, offset).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    /// A fingerprint of all its content.
+    pub(crate) fn digest(&self) -> String {
+        let output = run("sha256sum", &[self.backing.to_str().unwrap()]);
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+/// Several engineers and tests ask for a free device at once, and only one gets it.
+fn attach(backing: &Path) -> Loop {
+    for _ in 0..50 {
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(backing)
+            .output()
+            .unwrap();
+        if output.status.success() {
+            return Loop(String::from_utf8(output.stdout).unwrap().trim().into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("no free loop device");
+}
+
+/// Runs a program that must succeed.
+pub(crate) fn run(program: &str, args: &[&str]) -> Output {
+    let output = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
+    output
+}
+
+pub(crate) fn mount_capability() -> VolumeCapability {
+    capability(AccessType::Mount(MountVolume {
+        fs_type: "ext4".to_owned(),
+        ..Default::default()
+    }))
+}
+
+pub(crate) fn block_capability() -> VolumeCapability {
+    capability(AccessType::Block(BlockVolume {}))
+}
+
+fn capability(kind: AccessType) -> VolumeCapability {
+    VolumeCapability {
+        access_type: Some(kind),
+        access_mode: Some(AccessMode {
+            mode: Mode::SingleNodeWriter.into(),
+        }),
+    }
+}
+
+pub(crate) fn publish_request(
+    disk: &Disk,
+    staging: &Path,
+    target: &Path,
+) -> NodePublishVolumeRequest {
+    NodePublishVolumeRequest {
+        volume_id: disk.handle.clone(),
+        publish_context: disk.context(),
+        staging_target_path: staging.display().to_string(),
+        target_path: target.display().to_string(),
+        volume_capability: Some(mount_capability()),
+        ..Default::default()
+    }
+}
+
+/// How many mounts there are at exactly this path.
+pub(crate) fn mounts_at(path: &Path) -> usize {
+    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let path = path.to_str().unwrap();
+    table
+        .lines()
+        .filter(|line| line.split(' ').nth(4) == Some(path))
+        .count()
+}
