@@ -1,0 +1,385 @@
+//! CreateVolume: observe, decide, act, verify.
+//!
+//! **Guarantees:** the same name and request always mean the same disk. While a disk may exist without having been
+//! seen, the answer is one at which the provisioner keeps calling, and the next call goes to the same place. A refusal
+//! for want of room is given only after a look whether the disk is there already.
+//! **Assumptions:** the provisioner repeats the same request after an unknown outcome, and may choose another place
+//! only after a final answer. What is not held: when this process dies between the request to PVE and its answer, and
+//! the storage of that place then stops answering before the retry, the disk may be made a second time elsewhere; the
+//! first is then an orphan that nothing refers to.
+//! **Requests:** list of storages, allocation, look; one more with a quota, more only after a failure.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pve_client::{ApiError, DiskInfo, Effect, ErrorKind, Presence};
+use pve_model::{Bytes, PveNode, StorageId, VolumeId};
+use pve_runtime::KeyedLock;
+use pve_runtime::config::StoragePolicy;
+use tokio::time::Instant;
+
+use crate::disk;
+use crate::error::{Error, Exhausted};
+use crate::pins::Pins;
+use crate::placement::{self, Candidate, Plan};
+use crate::region::{Driver, RegionContext};
+use crate::validate::{CreateRequest, Place};
+
+/// How long an allocation may wait for another one that counts against the same quota.
+const QUOTA_WAIT: Duration = Duration::from_secs(60);
+
+/// What creation remembers between calls. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    pins: Arc<Pins>,
+    quotas: KeyedLock<(StorageId, Option<PveNode>)>,
+}
+
+/// A volume that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Created {
+    /// Its handle.
+    pub volume: VolumeId,
+    /// Its real size.
+    pub size: Bytes,
+    /// From where it can be reached.
+    pub places: Vec<Place>,
+}
+
+struct Creation<'a> {
+    region: &'a RegionContext,
+    limits: &'a StoragePolicy,
+    storage: &'a StorageId,
+    request: &'a CreateRequest,
+    memory: &'a Memory,
+}
+
+/// How an attempt at one place ended, if it did not end all of it.
+enum Attempt {
+    Made(VolumeId, DiskInfo),
+    Refused(Exhausted),
+}
+
+/// Makes the volume in the first region that has room, or finds it there.
+pub async fn create(
+    driver: &Driver,
+    memory: &Memory,
+    request: &CreateRequest,
+) -> Result<Created, Error> {
+    let storage = request
+        .parameters
+        .storage
+        .as_ref()
+        .ok_or_else(|| Error::Invalid("parameter \"storage\" is required".to_owned()))?;
+    let mut refusal = None;
+    for (region, wanted) in regions(driver, storage, request)? {
+        let limits = allowed(&region, storage, request)?;
+        let creation = Creation {
+            region: &region,
+            limits,
+            storage,
+            request,
+            memory,
+        };
+        match creation.run(&wanted).await {
+            Err(error @ Error::Exhausted { .. }) => refusal = Some(error),
+            outcome => return outcome,
+        }
+    }
+    Err(refusal.unwrap_or_else(|| no_room(Exhausted::Storage, "in no region".to_owned())))
+}
+
+type Wanted = (Arc<RegionContext>, Vec<Option<PveNode>>);
+
+/// The regions that were asked for, best first, each with its terms.
+fn regions(
+    driver: &Driver,
+    storage: &StorageId,
+    request: &CreateRequest,
+) -> Result<Vec<Wanted>, Error> {
+    let mut regions: Vec<Wanted> = Vec::new();
+    for place in &request.places {
+        let Some(region) = driver.region(&place.region) else {
+            continue;
+        };
+        match regions.iter_mut().find(|(known, _)| known.name == region.name) {
+            Some((_, wanted)) => wanted.push(place.pve_node.clone()),
+            None => regions.push((region, vec![place.pve_node.clone()])),
+        }
+    }
+    match (request.places.first(), regions.is_empty()) {
+        (Some(place), true) => Err(unknown_region(&place.region)),
+        (Some(_), false) => Ok(regions),
+        (None, _) => {
+            let having = |region: &&Arc<RegionContext>| region.storage_policy(storage).is_some();
+            let all = driver.regions().filter(having);
+            Ok(all.map(|region| (Arc::clone(region), Vec::new())).collect())
+        }
+    }
+    .and_then(|regions: Vec<Wanted>| match regions.is_empty() {
+        true => Err(unknown_storage(storage)),
+        false => Ok(regions),
+    })
+}
+
+/// The refusal of a region that is not in the config.
+pub(crate) fn unknown_region(region: &pve_model::Region) -> Error {
+    let label = pve_model::topology::REGION;
+    Error::Invalid(format!("{label}={region} is not a region of this driver"))
+}
+
+/// The refusal of a storage that policy does not name.
+pub(crate) fn unknown_storage(storage: &StorageId) -> Error {
+    Error::Invalid(format!("storage {storage} is not one that this cluster may use"))
+}
+
+/// The storage's bounds, if it is ours and what is asked for stays below the operator's ceilings.
+pub(crate) fn allowed<'a>(
+    region: &'a RegionContext,
+    storage: &StorageId,
+    request: &CreateRequest,
+) -> Result<&'a StoragePolicy, Error> {
+    let limits = region.storage_policy(storage).ok_or_else(|| unknown_storage(storage))?;
+    let parameters = &request.parameters;
+    let refuse = |key: &str, value: &str| {
+        Err(Error::Invalid(format!(
+            "parameter {key}={value} is not allowed on this storage"
+        )))
+    };
+    if let Some(cache) = parameters.cache
+        && !limits.allow.cache(cache)
+    {
+        return refuse("cache", cache.as_str());
+    }
+    if let Some(aio) = parameters.aio
+        && !limits.allow.aio(aio)
+    {
+        return refuse("aio", aio.as_str());
+    }
+    if parameters.backup && !limits.allow.backup {
+        return refuse("backup", "true");
+    }
+    Ok(limits)
+}
+
+impl Creation<'_> {
+    async fn run(&self, wanted: &[Option<PveNode>]) -> Result<Created, Error> {
+        let name = &self.request.name;
+        let seats = disk::seats(self.region, self.storage)
+            .await
+            .map_err(unseen("listing storages"))?;
+        let planned = placement::plan(
+            self.request,
+            wanted,
+            &seats,
+            &self.region.policy,
+            self.limits,
+        );
+        let pin = self
+            .memory
+            .pins
+            .get(name)
+            .filter(|pin| pin.volume.region == self.region.name);
+        let Some(pin) = pin else {
+            return self.at_candidates(&planned?).await;
+        };
+        let only_on = planned.as_ref().ok().and_then(|plan| plan.only_on.clone());
+        match disk::look(self.region, &pin.volume).await {
+            Ok(Presence::Present(info)) => return self.found(pin.volume, &info, only_on),
+            Ok(Presence::Absent) => {}
+            Err(source) => return Err(unseen("looking for the disk of an earlier request")(source)),
+        }
+        let outcome = match planned {
+            Ok(mut plan) => {
+                if pin.may_still_come() {
+                    plan.candidates.retain(|at| at.zone == pin.volume.pve_node);
+                }
+                self.at_candidates(&plan).await
+            }
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Err(error) if error.effect() == Effect::None && pin.may_still_come() => {
+                tracing::info!(volume.id = %pin.volume, %error, "an earlier request may be at work");
+                self.memory.pins.restore(name, pin);
+                Err(Error::Busy("Proxmox VE may still be at work on this volume"))
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn at_candidates(&self, plan: &Plan) -> Result<Created, Error> {
+        let mut why = Exhausted::Storage;
+        for candidate in &plan.candidates {
+            match self.at(candidate, plan).await? {
+                Attempt::Made(volume, info) => {
+                    return self.found(volume, &info, plan.only_on.clone());
+                }
+                Attempt::Refused(refused) => why = refused,
+            }
+        }
+        let size = self.request.size.wanted;
+        Err(no_room(why, format!("{size} on {} in {}", self.storage, self.region.name)))
+    }
+
+    async fn at(&self, candidate: &Candidate, plan: &Plan) -> Result<Attempt, Error> {
+        let volume = self.volume(candidate, plan)?;
+        match candidate.obstacle {
+            Some(Exhausted::Storage) => return Ok(Attempt::Refused(Exhausted::Storage)),
+            Some(why) => return self.unless_there(volume, why).await,
+            None => {}
+        }
+        let bounded = self.limits.max_bytes.is_some() || self.limits.max_volumes.is_some();
+        if !bounded {
+            return self.allocate(volume, candidate).await;
+        }
+        let deadline = Instant::now() + QUOTA_WAIT;
+        let key = (self.storage.clone(), candidate.zone.clone());
+        let _turn = self
+            .memory
+            .quotas
+            .lock_until(key, deadline)
+            .await
+            .map_err(|_| Error::Busy("other volumes on this storage are being made"))?;
+        match self.over_quota(&volume, candidate).await? {
+            Some(why) => self.unless_there(volume, why).await,
+            None => self.allocate(volume, candidate).await,
+        }
+    }
+
+    fn volume(&self, candidate: &Candidate, plan: &Plan) -> Result<VolumeId, Error> {
+        let zone = candidate.zone.as_ref();
+        let owner = self.region.policy.owner_on(zone).ok_or(Error::Unsupported {
+            tenant: "no owner is configured for volumes there; ask the operator of Proxmox VE",
+            detail: format!("owners has no entry for {zone:?}"),
+        })?;
+        let place = Place {
+            region: self.region.name.clone(),
+            pve_node: candidate.zone.clone(),
+        };
+        let disk = placement::disk_name(owner, plan, self.request);
+        Ok(placement::volume_id(&place, self.storage, disk))
+    }
+
+    /// Refuses, unless an earlier call has made the disk: its room is then its own.
+    async fn unless_there(&self, volume: VolumeId, why: Exhausted) -> Result<Attempt, Error> {
+        match disk::look(self.region, &volume).await {
+            Ok(Presence::Present(info)) => Ok(Attempt::Made(volume, info)),
+            Ok(Presence::Absent) => Ok(Attempt::Refused(why)),
+            Err(source) => Err(unseen("looking for a disk of an earlier request")(source)),
+        }
+    }
+
+    async fn over_quota(
+        &self,
+        volume: &VolumeId,
+        candidate: &Candidate,
+    ) -> Result<Option<Exhausted>, Error> {
+        let Some(host) = candidate.hosts.first() else {
+            return Ok(Some(Exhausted::Storage));
+        };
+        let own = volume.volid();
+        let except = (volume.disk.owner(), Some(own.as_str()));
+        let left = disk::quota_left(self.region, host, self.storage, except, self.limits)
+            .await
+            .map_err(unseen("listing our disks"))?;
+        let wanted = self.request.size.wanted;
+        Ok(left.filter(|left| wanted > *left).map(|_| Exhausted::Quota))
+    }
+
+    async fn allocate(&self, volume: VolumeId, candidate: &Candidate) -> Result<Attempt, Error> {
+        let (pins, name) = (&self.memory.pins, &self.request.name);
+        pins.set(name, volume.clone());
+        let size = self.request.size.wanted;
+        let made = disk::allocate(self.region, &volume, size, &candidate.hosts).await;
+        let (new, doing) = match made {
+            Ok(volid) if volid == volume.volid() => (true, "looking at the new disk"),
+            Ok(volid) => return Err(Error::Contradiction(format!("{volume} became {volid}"))),
+            Err(error) if error.kind == ErrorKind::AlreadyExists => {
+                (false, "looking at the disk of an earlier request")
+            }
+            Err(error) if error.effect == Effect::None => {
+                pins.clear(name);
+                return refusal(error);
+            }
+            Err(error) => return Err(Error::pve("making a disk")(error)),
+        };
+        match disk::look(self.region, &volume).await {
+            Ok(Presence::Present(info)) if new => self.fitting(volume, info).await,
+            Ok(Presence::Present(info)) => Ok(Attempt::Made(volume, info)),
+            Ok(Presence::Absent) => Err(Error::Contradiction(format!("{volume} is not there"))),
+            Err(source) => Err(Error::Unsettled { doing, source }),
+        }
+    }
+
+    /// A disk that this very call has made and that PVE rounded above the limit is taken back.
+    async fn fitting(&self, volume: VolumeId, info: DiskInfo) -> Result<Attempt, Error> {
+        let size = self.request.size;
+        if info.size < size.wanted {
+            return Err(Error::Contradiction(format!("{volume} has {} only", info.size)));
+        }
+        if size.most.is_none_or(|most| info.size <= most) {
+            return Ok(Attempt::Made(volume, info));
+        }
+        disk::remove(self.region, &volume).await.map_err(|error| {
+            Error::Contradiction(format!("{volume} is too large and could not be removed: {error}"))
+        })?;
+        self.memory.pins.clear(&self.request.name);
+        Err(Error::OutOfRange(format!(
+            "the storage makes volumes of {} out of this size, which is above the limit",
+            info.size
+        )))
+    }
+
+    /// The answer for a disk that is there, if it is what was asked for.
+    fn found(
+        &self,
+        volume: VolumeId,
+        info: &DiskInfo,
+        only_on: Option<BTreeSet<PveNode>>,
+    ) -> Result<Created, Error> {
+        self.memory.pins.clear(&self.request.name);
+        let size = self.request.size;
+        if info.size < size.least || size.most.is_some_and(|most| info.size > most) {
+            return Err(Error::Exists(format!(
+                "a volume of this name exists with a size of {}",
+                info.size
+            )));
+        }
+        let place = |pve_node| Place {
+            region: self.region.name.clone(),
+            pve_node,
+        };
+        let places = match (&volume.pve_node, only_on) {
+            (Some(host), _) => vec![place(Some(host.clone()))],
+            (None, Some(hosts)) => hosts.into_iter().map(|host| place(Some(host))).collect(),
+            (None, None) => vec![place(None)],
+        };
+        Ok(Created {
+            volume,
+            size: info.size,
+            places,
+        })
+    }
+}
+
+/// What could not be observed may be there: an earlier call may have made it.
+fn unseen(doing: &'static str) -> impl FnOnce(ApiError) -> Error {
+    move |source| Error::Unsettled { doing, source }
+}
+
+/// PVE made nothing: the next place may do.
+fn refusal(error: ApiError) -> Result<Attempt, Error> {
+    match error.kind {
+        ErrorKind::NoSpace => Ok(Attempt::Refused(Exhausted::Space)),
+        ErrorKind::HostUnreachable | ErrorKind::StorageUnavailable => {
+            Ok(Attempt::Refused(Exhausted::Storage))
+        }
+        _ => Err(Error::pve("making a disk")(error)),
+    }
+}
+
+fn no_room(why: Exhausted, detail: String) -> Error {
+    Error::Exhausted { why, detail }
+}

@@ -1,0 +1,234 @@
+//! Disks on storages in the domain's words: where a storage is, whether a disk is there, make one, free one.
+
+use std::time::Duration;
+
+use pve_client::{ApiError, DiskInfo, Effect, ErrorKind, Presence, Started, StorageRef, TaskOutcome};
+use pve_model::{Bytes, PveNode, StorageId, VmId, VolumeId};
+use pve_runtime::config::StoragePolicy;
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::placement::{self, Seat, StorageKind};
+use crate::region::RegionContext;
+
+/// How long the removal of a disk may take before the sidecar has to ask again. Its time-out is 3 min.
+const REMOVAL: Duration = Duration::from_secs(100);
+
+/// Where a storage is: one seat per host. One request.
+pub async fn seats(region: &RegionContext, storage: &StorageId) -> Result<Vec<Seat>, ApiError> {
+    Ok(all_seats(region)
+        .await?
+        .into_iter()
+        .filter(|(id, _)| id == storage)
+        .map(|(_, seat)| seat)
+        .collect())
+}
+
+/// Every storage of the policy with its seats on allowed hosts. One request.
+pub async fn all_seats(region: &RegionContext) -> Result<Vec<(StorageId, Seat)>, ApiError> {
+    let listing = region.client.storages().await?;
+    if listing.undecodable > 0 {
+        tracing::warn!(count = listing.undecodable, "storages that can't be read were left out");
+    }
+    let seats: Vec<(StorageId, Seat)> = listing
+        .entries
+        .into_iter()
+        .filter(|entry| {
+            region.policy.storages.contains_key(&entry.storage)
+                && region.policy.pve_nodes.contains(&entry.pve_node)
+        })
+        .map(|entry| {
+            let total = entry.total.unwrap_or(Bytes::ZERO);
+            let seat = Seat {
+                pve_node: entry.pve_node,
+                kind: StorageKind::read(&entry.plugin),
+                shared: entry.shared,
+                images: entry.content.contains("images"),
+                available: entry.available,
+                free: total.saturating_sub(entry.used.unwrap_or(Bytes::ZERO)),
+            };
+            (entry.storage, seat)
+        })
+        .collect();
+    for storage in region.policy.storages.keys() {
+        let mut hosts: Vec<&Seat> = seats
+            .iter()
+            .filter(|(id, _)| id == storage)
+            .map(|(_, seat)| seat)
+            .collect();
+        hosts.sort_by_key(|seat| !seat.available);
+        let hosts = hosts.into_iter().map(|seat| seat.pve_node.clone());
+        region.remember_hosts(storage, hosts.collect());
+    }
+    Ok(seats)
+}
+
+/// Whether the disk is there. One request, more only where hosts of a shared storage don't answer.
+pub async fn look(
+    region: &RegionContext,
+    volume: &VolumeId,
+) -> Result<Presence<DiskInfo>, ApiError> {
+    let mut hosts = Hosts::of(region.hosts_of(volume), volume);
+    loop {
+        let at = hosts.next()?;
+        let answer = region.client.disk(&at, &volume.disk).await;
+        if let Some(answer) = hosts.decisive(answer) {
+            return answer;
+        }
+    }
+}
+
+/// What the quota of a storage leaves beside the owner's disks, except the one (`<storage>:<disk>`) that is asked
+/// about; `None` is no bound. One request; a node-local storage is counted host by host.
+pub async fn quota_left(
+    region: &RegionContext,
+    host: &PveNode,
+    storage: &StorageId,
+    (owner, but): (VmId, Option<&str>),
+    limits: &StoragePolicy,
+) -> Result<Option<Bytes>, ApiError> {
+    let at = StorageRef {
+        pve_node: host.clone(),
+        storage: storage.clone(),
+    };
+    let disks = region.client.disks_of(&at, owner).await?;
+    let others: Vec<Bytes> = disks
+        .entries
+        .iter()
+        .filter(|entry| but != Some(entry.volid.as_str()))
+        .map(|entry| entry.size.unwrap_or(Bytes::ZERO))
+        .collect();
+    let used = others
+        .iter()
+        .fold(Bytes::ZERO, |sum, size| sum.checked_add(*size).unwrap_or(sum));
+    Ok(placement::quota_left(limits, used, others.len() + disks.undecodable))
+}
+
+/// Makes the disk: PVE rounds up to its own unit, so its real size has to be read afterwards. One request.
+pub async fn allocate(
+    region: &RegionContext,
+    volume: &VolumeId,
+    size: Bytes,
+    hosts: &[PveNode],
+) -> Result<String, ApiError> {
+    let mut hosts = Hosts::of(hosts.to_vec(), volume);
+    loop {
+        let at = hosts.next()?;
+        let answer = region.client.allocate_disk(&at, &volume.disk, size).await;
+        if let Some(answer) = hosts.decisive(answer) {
+            return answer;
+        }
+    }
+}
+
+/// Frees the disk and proves that it is gone: PVE answers "removed" on the wrong host too, and asks nobody whether
+/// it is in use, which is for the caller to know. Two requests and the polls of a task.
+pub async fn remove(region: &RegionContext, volume: &VolumeId) -> Result<(), Error> {
+    let outcome = match free(region, volume).await {
+        Ok(Started::Done) => Ok(()),
+        Ok(Started::Running(upid)) => finished(region, &upid).await,
+        Err(error) => Err(removal_error(error)),
+    };
+    match outcome {
+        Ok(()) => match look(region, volume).await {
+            Ok(Presence::Absent) => Ok(()),
+            Ok(Presence::Present(_)) => Err(Error::Contradiction(format!(
+                "{volume} was removed and is still there"
+            ))),
+            Err(source) => Err(Error::Unsettled {
+                doing: "looking whether the disk is gone",
+                source,
+            }),
+        },
+        // A removal that failed because an earlier one had just succeeded is no failure.
+        Err(error @ Error::StorageBusy(_)) => match look(region, volume).await {
+            Ok(Presence::Absent) => Ok(()),
+            Ok(Presence::Present(_)) | Err(_) => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+async fn free(region: &RegionContext, volume: &VolumeId) -> Result<Started, ApiError> {
+    let mut hosts = Hosts::of(region.hosts_of(volume), volume);
+    loop {
+        let at = hosts.next()?;
+        let answer = region.client.delete_disk(&at, &volume.disk).await;
+        if let Some(answer) = hosts.decisive(answer) {
+            return answer;
+        }
+    }
+}
+
+async fn finished(region: &RegionContext, upid: &pve_client::Upid) -> Result<(), Error> {
+    let deadline = Instant::now() + REMOVAL;
+    let outcome = region
+        .client
+        .wait_task(upid, deadline)
+        .await
+        .map_err(Error::pve("waiting for the removal of a disk"))?;
+    match outcome {
+        TaskOutcome::Ok | TaskOutcome::Warnings(_) => Ok(()),
+        TaskOutcome::Failed(text) => Err(Error::StorageBusy(text)),
+        TaskOutcome::Unknown => Err(Error::StillRunning("removal, outcome unknown".to_owned())),
+        TaskOutcome::StillRunning => Err(Error::StillRunning("removal".to_owned())),
+    }
+}
+
+fn removal_error(source: ApiError) -> Error {
+    match source.kind {
+        ErrorKind::Busy | ErrorKind::TaskFailed => Error::StorageBusy(source.to_string()),
+        _ => Error::Pve {
+            doing: "removing a disk",
+            source,
+        },
+    }
+}
+
+/// The hosts that may speak for a storage, in order, until one can.
+struct Hosts<'a> {
+    left: std::vec::IntoIter<PveNode>,
+    storage: &'a StorageId,
+    last: Option<ApiError>,
+}
+
+impl<'a> Hosts<'a> {
+    fn of(hosts: Vec<PveNode>, volume: &'a VolumeId) -> Self {
+        Self {
+            left: hosts.into_iter(),
+            storage: &volume.storage,
+            last: None,
+        }
+    }
+
+    /// Whom to ask now; what the last one said if there is nobody left.
+    fn next(&mut self) -> Result<StorageRef, ApiError> {
+        match self.left.next() {
+            Some(pve_node) => Ok(StorageRef {
+                pve_node,
+                storage: self.storage.clone(),
+            }),
+            None => Err(self.last.take().unwrap_or_else(|| ApiError {
+                endpoint: "none",
+                kind: ErrorKind::StorageUnavailable,
+                effect: Effect::None,
+                detail: "no host to ask".to_owned(),
+            })),
+        }
+    }
+
+    /// The answer, unless it only says that this host could not be asked, which changed nothing.
+    fn decisive<T>(&mut self, answer: Result<T, ApiError>) -> Option<Result<T, ApiError>> {
+        match answer {
+            Err(error) if error.effect == Effect::None && could_not_be_asked(&error.kind) => {
+                self.last = Some(error);
+                None
+            }
+            answer => Some(answer),
+        }
+    }
+}
+
+fn could_not_be_asked(kind: &ErrorKind) -> bool {
+    matches!(kind, ErrorKind::HostUnreachable | ErrorKind::StorageUnavailable)
+}

@@ -3,7 +3,12 @@
 //! `Display` is the operator's text: it may say what PVE said. [`Error::tenant`] is what `kubectl describe` shows: a
 //! closed phrase about the tenant's own objects, nothing of other guests, endpoints or PVE's words.
 
-use pve_client::{ApiError, Effect, ErrorKind};
+mod pve;
+
+use std::sync::Arc;
+
+use pve_client::{ApiError, Effect};
+use pve_runtime::CorrelationId;
 use tonic::{Code, Status};
 
 /// The RPCs whose errors differ in meaning. The sidecars read codes per RPC.
@@ -120,6 +125,17 @@ pub enum Error {
     /// A VM holds the volume: a worker other than the one asked for, or any at Delete.
     #[error("volume in use: {0}")]
     InUse(String),
+    /// Another worker holds the volume, and its name may be told: it is the tenant's own.
+    #[error("{tenant} ({detail})")]
+    HeldBy {
+        /// Sentence for the tenant, with the worker's name.
+        tenant: String,
+        /// For the operator.
+        detail: String,
+    },
+    /// An operation of PVE (backup, migration, snapshot, …) has locked the VM's config.
+    #[error("VM is locked: {0}")]
+    VmLocked(String),
     /// A node-local volume was asked for on a VM of another host.
     #[error("volume lies on another host: {0}")]
     WrongHost(String),
@@ -187,7 +203,7 @@ impl Error {
     /// Whether PVE may have been changed, now or by an earlier call of the same RPC whose outcome was never seen.
     pub fn effect(&self) -> Effect {
         match self {
-            Self::Pve { source, .. } => source.effect(),
+            Self::Pve { source, .. } => source.effect,
             Self::Busy(_)
             | Self::ShuttingDown
             | Self::Changed(_)
@@ -197,6 +213,7 @@ impl Error {
             | Self::RealUnknown(_)
             | Self::HolderUnknown(_)
             | Self::VmInvisible(_)
+            | Self::VmLocked(_)
             | Self::Unsettled { .. }
             | Self::Contradiction(_)
             | Self::Internal(_) => Effect::Possible,
@@ -209,9 +226,143 @@ impl Error {
             | Self::Exists(_)
             | Self::Exhausted { .. }
             | Self::InUse(_)
+            | Self::HeldBy { .. }
             | Self::WrongHost(_)
             | Self::Unsupported { .. }
             | Self::HotplugFailed(_) => Effect::None,
         }
     }
+
+    /// What a sidecar is told. For CreateVolume the effect rule decides: [`Effect::Possible`] is one of `ABORTED`,
+    /// `UNAVAILABLE`, `DEADLINE_EXCEEDED`, at which the provisioner keeps calling; [`Effect::None`] is never one.
+    pub fn code(&self, rpc: Rpc) -> Code {
+        match self {
+            Self::Invalid(_) => Code::InvalidArgument,
+            Self::OutOfRange(_) => Code::OutOfRange,
+            Self::Foreign { .. } | Self::VmRefused { .. } => Code::PermissionDenied,
+            Self::UnknownVolume | Self::UnknownNode(_) => Code::NotFound,
+            Self::Exists(_) => Code::AlreadyExists,
+            Self::Exhausted { .. } => Code::ResourceExhausted,
+            Self::InUse(_)
+            | Self::HeldBy { .. }
+            | Self::WrongHost(_)
+            | Self::Unsupported { .. } => {
+                Code::FailedPrecondition
+            }
+            Self::HotplugFailed(_) => Code::Internal,
+            Self::Busy(_) | Self::Changed(_) | Self::StillRunning(_) => Code::Aborted,
+            Self::ShuttingDown
+            | Self::VmInvisible(_)
+            | Self::HolderUnknown(_)
+            | Self::RealUnknown(_)
+            | Self::VmLocked(_)
+            | Self::GuestBusy(_)
+            | Self::StorageBusy(_) => Code::Unavailable,
+            Self::Unsettled { source, .. } => pve::unsettled(source),
+            Self::Pve { source, .. } => match (rpc, source.effect) {
+                (Rpc::CreateVolume, Effect::Possible) => pve::unsettled(source),
+                (Rpc::CreateVolume, Effect::None) => pve::final_code(source),
+                (
+                    Rpc::DeleteVolume
+                    | Rpc::ControllerPublishVolume
+                    | Rpc::ControllerUnpublishVolume
+                    | Rpc::ValidateVolumeCapabilities
+                    | Rpc::GetCapacity,
+                    _,
+                ) => pve::repeatable_code(source),
+            },
+            Self::Contradiction(_) | Self::Internal(_) => match rpc {
+                Rpc::CreateVolume => Code::Aborted,
+                Rpc::DeleteVolume
+                | Rpc::ControllerPublishVolume
+                | Rpc::ControllerUnpublishVolume
+                | Rpc::ValidateVolumeCapabilities
+                | Rpc::GetCapacity => Code::Internal,
+            },
+        }
+    }
+
+    /// What the person who reads `kubectl describe` is told, without the correlation id.
+    pub fn tenant(&self) -> &str {
+        match self {
+            Self::Invalid(text) | Self::OutOfRange(text) | Self::Exists(text) => text,
+            Self::Foreign { why, .. } => why.tenant(),
+            Self::UnknownVolume => "the volume does not exist",
+            Self::UnknownNode(_) => "no virtual machine belongs to this Node",
+            Self::VmRefused { .. } => {
+                "the Node's virtual machine may not be used by this cluster; ask the operator of Proxmox VE"
+            }
+            Self::VmInvisible(_) => {
+                "the Node's virtual machine can't be seen any more; ask the operator of Proxmox VE"
+            }
+            Self::Busy(what) => what,
+            Self::ShuttingDown => "the controller is about to restart; it will be tried again",
+            Self::Exhausted { why, .. } => why.tenant(),
+            Self::InUse(_) => "the volume is still attached to a Node",
+            Self::HeldBy { tenant, .. } => tenant,
+            Self::VmLocked(_) => {
+                "the Node's virtual machine is in a backup, migration or other operation of Proxmox VE; it will be tried again"
+            }
+            Self::WrongHost(_) => {
+                "the volume lies on the local storage of another host than the Node's"
+            }
+            Self::Unsupported { tenant, .. } => tenant,
+            Self::HolderUnknown(_) => {
+                "another Node may still hold the volume and its host can't be asked; it will be tried again"
+            }
+            Self::RealUnknown(_) => {
+                "the Node's virtual machine does not tell its disks at the moment; it will be tried again"
+            }
+            Self::GuestBusy(_) => "the Node does not let the volume go; it will be tried again",
+            Self::HotplugFailed(_) => "the Node's virtual machine did not take the volume",
+            Self::Changed(_) => {
+                "the Node's virtual machine is being changed by someone else; it will be tried again"
+            }
+            Self::StillRunning(_) => "Proxmox VE is still at work; it will be tried again",
+            Self::StorageBusy(_) => "the storage is busy; it will be tried again",
+            Self::Unsettled { .. } => {
+                "Proxmox VE did not say whether the last request was carried out; it will be tried again"
+            }
+            Self::Pve { source, .. } => pve::phrase(&source.kind),
+            Self::Contradiction(_) => {
+                "Proxmox VE does not show what it was told to do; it will be tried again"
+            }
+            Self::Internal(_) => "internal error",
+        }
+    }
+
+    /// The answer to the sidecar: a closed phrase and the id under which the operator finds the cause, which stays
+    /// behind as the status' source and is logged at the edge.
+    pub fn into_status(self, rpc: Rpc) -> Status {
+        let id = CorrelationId::current().map_or_else(String::new, |id| format!(" (id {id})"));
+        let mut status = Status::new(self.code(rpc), format!("{}{id}", self.tenant()));
+        status.set_source(Arc::new(self));
+        status
+    }
 }
+
+impl Foreign {
+    const fn tenant(self) -> &'static str {
+        match self {
+            Self::Region => "the volume belongs to a region that is not this cluster's",
+            Self::Storage => "the volume lies on a storage that is not this cluster's",
+            Self::PveNode => "the volume lies on a host that is not this cluster's",
+            Self::Owner => "the volume belongs to someone else",
+        }
+    }
+}
+
+impl Exhausted {
+    const fn tenant(self) -> &'static str {
+        match self {
+            Self::Space => "not enough free space on the storage there",
+            Self::Quota => "the quota of the storage is used up",
+            Self::VolumeSize => "the volume is larger than the operator allows on this storage",
+            Self::Storage => "the storage is not available on the hosts that were asked for",
+            Self::Slots => "the Node has no free slot for another volume",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,18 +5,28 @@
 //! Nothing here formats or mounts, and nothing the tenant's API server says is taken as proof.
 
 pub mod capacity;
+pub mod change;
+pub mod connect;
 pub mod create;
 pub mod delete;
 pub mod disk;
+pub mod drive;
 pub mod error;
 pub mod gone;
+pub mod guests;
+pub mod health;
 pub mod holders;
+pub mod identity;
 pub mod inventory;
+pub mod pins;
 pub mod placement;
 pub mod publish;
+pub mod refusal;
 pub mod region;
+pub mod reload;
 pub mod service;
 pub mod slots;
+pub mod tenant;
 pub mod unpublish;
 pub mod validate;
 pub mod vm;

@@ -1,13 +1,14 @@
 //! What the process knows about its regions: client, policy, inventory; and which volumes are ours.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pve_client::Client;
-use pve_model::{Region, VmId, VolumeId, PveNode};
-use pve_runtime::config::RegionPolicy;
+use pve_model::{PveNode, Region, StorageId, VolumeId};
+use pve_runtime::config::{RegionPolicy, StoragePolicy};
 
 use crate::error::{Error, Foreign};
+use crate::guests::Guests;
 use crate::inventory::Inventory;
 
 /// One PVE cluster.
@@ -21,6 +22,11 @@ pub struct RegionContext {
     pub policy: RegionPolicy,
     /// Its guests.
     pub inventory: Inventory,
+    /// Locks and memory of its VMs.
+    pub guests: Guests,
+    /// Hosts that had a storage when PVE was last asked, the usable ones first. A hint for whom to ask about shared
+    /// storage; nothing is concluded from it.
+    storage_hosts: Mutex<BTreeMap<StorageId, Vec<PveNode>>>,
 }
 
 /// All regions of the config.
@@ -29,13 +35,26 @@ pub struct Driver {
     regions: BTreeMap<Region, Arc<RegionContext>>,
 }
 
+// === impl RegionContext ===
+
 impl RegionContext {
-    /// The VMID in the names of our disks on that PVE node, or on shared storage.
-    pub fn owner(&self, pve_node: Option<&PveNode>) -> Option<VmId> {
-        pve_node
-            .and_then(|pve_node| self.policy.owners.per_node.get(pve_node))
-            .copied()
-            .or(self.policy.owners.default)
+    /// A region whose guests are not known yet.
+    pub fn new(name: Region, client: Client, policy: RegionPolicy, inventory: Inventory) -> Self {
+        Self {
+            name,
+            client,
+            policy,
+            inventory,
+            guests: Guests::default(),
+            storage_hosts: Mutex::default(),
+        }
+    }
+
+    /// The same with what the tenant's API server may say about its Nodes.
+    #[must_use]
+    pub fn with_guests(mut self, guests: Guests) -> Self {
+        self.guests = guests;
+        self
     }
 
     /// Refuses a volume that the policy does not give us. `service` calls it before any verb.
@@ -57,13 +76,47 @@ impl RegionContext {
         {
             return refuse(Foreign::PveNode);
         }
-        let owner = self.owner(volume.pve_node.as_ref());
-        if owner != Some(volume.disk.owner()) && !self.policy.adopted.contains(volume) {
+        if !self.policy.is_owner(volume.disk.owner()) && !self.policy.adopted.contains(volume) {
             return refuse(Foreign::Owner);
         }
         Ok(())
     }
+
+    /// The bounds of a storage that the policy names.
+    pub fn storage_policy(&self, storage: &StorageId) -> Option<&StoragePolicy> {
+        self.policy.storages.get(storage)
+    }
+
+    /// Whom to ask about a disk: the host in the handle, or for shared storage every allowed host, the one that is
+    /// likeliest to answer first.
+    pub fn hosts_of(&self, volume: &VolumeId) -> Vec<PveNode> {
+        if let Some(pve_node) = &volume.pve_node {
+            return vec![pve_node.clone()];
+        }
+        let hints = self
+            .storage_hosts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = hints.get(&volume.storage).cloned().unwrap_or_default();
+        hosts.retain(|host| self.policy.pve_nodes.contains(host));
+        for host in &self.policy.pve_nodes {
+            if !hosts.contains(host) {
+                hosts.push(host.clone());
+            }
+        }
+        hosts
+    }
+
+    /// Remembers which hosts have a storage.
+    pub(crate) fn remember_hosts(&self, storage: &StorageId, hosts: Vec<PveNode>) {
+        self.storage_hosts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(storage.clone(), hosts);
+    }
 }
+
+// === impl Driver ===
 
 impl Driver {
     /// The regions of a config.
@@ -84,5 +137,17 @@ impl Driver {
     /// All regions, by name.
     pub fn regions(&self) -> impl Iterator<Item = &Arc<RegionContext>> {
         self.regions.values()
+    }
+
+    /// The region of a volume that is ours by policy.
+    pub fn region_of(&self, volume: &VolumeId) -> Result<Arc<RegionContext>, Error> {
+        let region = self
+            .region(&volume.region)
+            .ok_or_else(|| Error::Foreign {
+                volume: volume.to_string(),
+                why: Foreign::Region,
+            })?;
+        region.check_ours(volume)?;
+        Ok(region)
     }
 }

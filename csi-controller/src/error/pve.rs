@@ -1,0 +1,106 @@
+//! What an answer of PVE means to a sidecar and to the tenant.
+
+use pve_client::{ApiError, ErrorKind};
+use tonic::Code;
+
+/// One of external-provisioner's "may still be running" codes.
+pub(super) fn unsettled(source: &ApiError) -> Code {
+    match source.kind {
+        ErrorKind::OutcomeUnknown => Code::DeadlineExceeded,
+        ErrorKind::AlreadyExists
+        | ErrorKind::Absent
+        | ErrorKind::DiskAbsent
+        | ErrorKind::Locked
+        | ErrorKind::DigestMismatch
+        | ErrorKind::PermissionDenied { .. }
+        | ErrorKind::Unauthenticated
+        | ErrorKind::Invalid(_)
+        | ErrorKind::HostUnreachable
+        | ErrorKind::Unreachable
+        | ErrorKind::StorageUnavailable
+        | ErrorKind::NoSpace
+        | ErrorKind::Busy
+        | ErrorKind::NoQuorum
+        | ErrorKind::HotplugFailed { .. }
+        | ErrorKind::TaskFailed
+        | ErrorKind::Decode
+        | ErrorKind::Throttled
+        | ErrorKind::Other { .. } => Code::Unavailable,
+    }
+}
+
+/// Never one of them.
+pub(super) fn final_code(source: &ApiError) -> Code {
+    match source.kind {
+        ErrorKind::NoSpace | ErrorKind::StorageUnavailable | ErrorKind::HostUnreachable => {
+            Code::ResourceExhausted
+        }
+        ErrorKind::AlreadyExists
+        | ErrorKind::Absent
+        | ErrorKind::DiskAbsent
+        | ErrorKind::Locked
+        | ErrorKind::DigestMismatch
+        | ErrorKind::PermissionDenied { .. }
+        | ErrorKind::Unauthenticated
+        | ErrorKind::Invalid(_)
+        | ErrorKind::Unreachable
+        | ErrorKind::OutcomeUnknown
+        | ErrorKind::Busy
+        | ErrorKind::NoQuorum
+        | ErrorKind::HotplugFailed { .. }
+        | ErrorKind::TaskFailed
+        | ErrorKind::Decode
+        | ErrorKind::Throttled
+        | ErrorKind::Other { .. } => Code::Internal,
+    }
+}
+
+/// For RPCs that are repeated whatever we answer: the code tells people, not machines.
+pub(super) fn repeatable_code(source: &ApiError) -> Code {
+    match &source.kind {
+        ErrorKind::HostUnreachable
+        | ErrorKind::Unreachable
+        | ErrorKind::StorageUnavailable
+        | ErrorKind::NoQuorum
+        | ErrorKind::Throttled => Code::Unavailable,
+        ErrorKind::OutcomeUnknown => Code::DeadlineExceeded,
+        ErrorKind::Locked | ErrorKind::DigestMismatch | ErrorKind::Busy => Code::Aborted,
+        ErrorKind::NoSpace => Code::ResourceExhausted,
+        ErrorKind::AlreadyExists
+        | ErrorKind::Absent
+        | ErrorKind::DiskAbsent
+        | ErrorKind::PermissionDenied { .. }
+        | ErrorKind::Unauthenticated
+        | ErrorKind::Invalid(_)
+        | ErrorKind::HotplugFailed { .. }
+        | ErrorKind::TaskFailed
+        | ErrorKind::Decode
+        | ErrorKind::Other { .. } => Code::Internal,
+    }
+}
+
+pub(super) fn phrase(kind: &ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Unreachable => "Proxmox VE can't be reached; it will be tried again",
+        ErrorKind::HostUnreachable => "the Proxmox VE host can't be reached; it will be tried again",
+        ErrorKind::StorageUnavailable => "the storage is not available there",
+        ErrorKind::OutcomeUnknown => "Proxmox VE did not answer in time; it will be tried again",
+        ErrorKind::NoQuorum => "the Proxmox VE cluster is read-only at the moment",
+        ErrorKind::Throttled => "too many requests are waiting for Proxmox VE",
+        ErrorKind::Locked => "the Node's virtual machine is locked by other work on it",
+        ErrorKind::DigestMismatch => "the Node's virtual machine was changed by someone else",
+        ErrorKind::Busy => "Proxmox VE is busy; it will be tried again",
+        ErrorKind::NoSpace => "the storage is full",
+        ErrorKind::PermissionDenied { .. } | ErrorKind::Unauthenticated => {
+            "Proxmox VE refuses this driver's token; ask its operator"
+        }
+        ErrorKind::HotplugFailed { .. } => "the Node's virtual machine did not take the change",
+        ErrorKind::AlreadyExists
+        | ErrorKind::Absent
+        | ErrorKind::DiskAbsent
+        | ErrorKind::Invalid(_)
+        | ErrorKind::TaskFailed
+        | ErrorKind::Decode
+        | ErrorKind::Other { .. } => "Proxmox VE refused the request; ask its operator",
+    }
+}

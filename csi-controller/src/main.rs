@@ -1,0 +1,217 @@
+//! `pve-csi-controller`: the controller's process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use csi_proto::csi::v1::controller_server::ControllerServer;
+use csi_proto::csi::v1::identity_server::IdentityServer;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use pve_csi_controller::guests::{NoHints, NodeHints};
+use pve_csi_controller::health::{self, Health};
+use pve_csi_controller::identity::IdentityService;
+use pve_csi_controller::reload::Source;
+use pve_csi_controller::service::ControllerService;
+use pve_csi_controller::tenant::TenantNodes;
+use pve_model::topology::DEFAULT_DRIVER_NAME;
+use pve_runtime::admin::Admin;
+use pve_runtime::rpc::RpcLayer;
+use pve_runtime::telemetry::{self, LogFormat};
+use pve_runtime::{KeyedLock, RpcMetrics, Socket, Work, process, server};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+/// Work that is under way when the program is told to end. Kubernetes kills it 30 s after that.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// CSI controller for Kubernetes clusters whose Nodes are guests of Proxmox VE.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Where to serve CSI.
+    #[arg(long, default_value = "unix:///csi/csi.sock")]
+    csi_address: String,
+    /// The operator's config file.
+    #[arg(long)]
+    cloud_config: PathBuf,
+    /// The operator's policy file; by default `policy.yaml` beside the config.
+    #[arg(long)]
+    policy: Option<PathBuf>,
+    /// How to reach the tenant's API server, only to understand node ids of the former driver.
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+    /// Name of the CSI driver.
+    #[arg(long, default_value = DEFAULT_DRIVER_NAME)]
+    driver_name: String,
+    /// Where to serve /healthz, /readyz and /metrics.
+    #[arg(long)]
+    admin_address: Option<SocketAddr>,
+    /// How log lines look.
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+    /// What is logged.
+    #[arg(long, default_value = "info")]
+    log_filter: String,
+    /// Check the config and end: 0 if it can be used, 64 if not.
+    #[arg(long)]
+    check_config: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LockLabel {
+    key: &'static str,
+}
+
+struct Telemetry {
+    registry: Registry,
+    rpc: RpcLayer,
+    pve: pve_client::Metrics,
+    volumes: KeyedLock<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Err(error) = telemetry::init(arguments.log_format, &arguments.log_filter) {
+        eprintln!("{error}");
+        return process::config_refused();
+    }
+    // reqwest and kube both take the process' provider; without one they would each bring their own.
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        tracing::debug!("a TLS provider is installed already");
+    }
+    // Two threads: the process waits for PVE nearly all of its time.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(start(arguments)),
+        Err(error) => {
+            tracing::error!(%error, "cannot start");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start(arguments: Arguments) -> ExitCode {
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), ?arguments, "starting");
+    let telemetry = Telemetry::new();
+    let (source, driver) = match configured(&arguments, &telemetry).await {
+        Ok(configured) => configured,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            return process::config_refused();
+        }
+    };
+    if arguments.check_config {
+        return ExitCode::SUCCESS;
+    }
+    match run(arguments, telemetry, source, driver).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Configured = (Source, Arc<pve_csi_controller::Driver>);
+
+async fn configured(arguments: &Arguments, telemetry: &Telemetry) -> anyhow::Result<Configured> {
+    let hints: Arc<dyn NodeHints> = match &arguments.kubeconfig {
+        Some(path) => Arc::new(TenantNodes::of_kubeconfig(path).await?),
+        None => Arc::new(NoHints),
+    };
+    let source = Source {
+        config: arguments.cloud_config.clone(),
+        policy: arguments.policy.clone(),
+        metrics: telemetry.pve.clone(),
+        hints,
+    };
+    let driver = Arc::new(source.load()?);
+    Ok((source, driver))
+}
+
+async fn run(
+    arguments: Arguments,
+    telemetry: Telemetry,
+    source: Source,
+    driver: Arc<pve_csi_controller::Driver>,
+) -> anyhow::Result<()> {
+    let stop = process::shutdown_on_signals().context("signals")?;
+    health::check_owners(&driver).await;
+    let socket = Socket::bind(&arguments.csi_address).await.context("CSI socket")?;
+    let (changed, driver) = watch::channel(driver);
+    // Without election the process is the active controller from its start on.
+    let (_active, active) = watch::channel(true);
+    let work = Work::new(stop.clone());
+    let identity = IdentityService::new(arguments.driver_name, active);
+    let controller = ControllerService::new(driver.clone(), work.clone(), telemetry.volumes);
+    let routes = Routes::new(IdentityServer::new(identity))
+        .add_service(ControllerServer::new(controller));
+    let health = Arc::new(Health::default());
+    let admin = admin(arguments.admin_address, telemetry.registry, &health, stop.clone()).await?;
+    let (served, (), (), ()) = tokio::join!(
+        server::serve(socket, routes, telemetry.rpc, stop.clone(), PATIENCE),
+        source.follow(changed, stop.clone()),
+        Arc::clone(&health).watch(driver, stop),
+        admin,
+    );
+    let left = work.drain(PATIENCE).await;
+    if left > 0 {
+        tracing::warn!(left, "ending while work still runs");
+    }
+    served.context("CSI socket")
+}
+
+async fn admin(
+    address: Option<SocketAddr>,
+    registry: Registry,
+    health: &Arc<Health>,
+    stop: CancellationToken,
+) -> anyhow::Result<impl Future<Output = ()>> {
+    let admin = match address {
+        Some(address) => Some(Admin::bind(address).await.context("admin address")?),
+        None => None,
+    };
+    let ready = health.ready();
+    Ok(async move {
+        let Some(admin) = admin else { return };
+        if let Err(error) = admin.serve(Arc::new(registry), ready, stop).await {
+            tracing::error!(%error, "the admin port");
+        }
+    })
+}
+
+impl Telemetry {
+    fn new() -> Self {
+        let mut registry = Registry::default();
+        let metrics = registry.sub_registry_with_prefix("proxmox_csi");
+        let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+        metrics.register("build", "What this program is", Info::new(version));
+        let conflicts = Family::<LockLabel, Counter>::default();
+        metrics.register(
+            "lock_conflicts",
+            "Operations that found another one on the same object",
+            conflicts.clone(),
+        );
+        let volume = conflicts.get_or_create(&LockLabel { key: "volume" }).clone();
+        let rpc = RpcLayer::new(RpcMetrics::register(metrics));
+        let pve = pve_client::Metrics::register(metrics);
+        Self {
+            registry,
+            rpc,
+            pve,
+            volumes: KeyedLock::new(volume),
+        }
+    }
+}
