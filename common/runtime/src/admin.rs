@@ -74,3 +74,56 @@ async fn metrics(State(shared): State<Shared>) -> Response {
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use prometheus_client::metrics::counter::Counter;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn health_readiness_and_metrics_are_served_until_the_end() {
+        let mut registry = Registry::default();
+        let counter: Counter = Counter::default();
+        registry.register("things", "Things", counter.clone());
+        counter.inc_by(3);
+        let up = Arc::new(AtomicBool::new(false));
+        let ready: Ready = Arc::new({
+            let up = Arc::clone(&up);
+            move || match up.load(Ordering::Relaxed) {
+                true => Ok(()),
+                false => Err("no endpoint answers".to_owned()),
+            }
+        });
+        let stop = CancellationToken::new();
+        let admin = Admin::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = admin.address().unwrap();
+        let served = tokio::spawn(admin.serve(Arc::new(registry), ready, stop.clone()));
+
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        let not_ready = get(address, "/readyz").await;
+        assert!(not_ready.starts_with("HTTP/1.1 503"), "{not_ready}");
+        assert!(not_ready.ends_with("no endpoint answers\n"), "{not_ready}");
+        up.store(true, Ordering::Relaxed);
+        assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        assert!(get(address, "/metrics").await.contains("things_total 3\n"));
+        assert!(get(address, "/").await.starts_with("HTTP/1.1 404"));
+
+        stop.cancel();
+        served.await.unwrap().unwrap();
+        assert!(TcpStream::connect(address).await.is_err());
+    }
+}

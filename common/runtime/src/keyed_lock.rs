@@ -191,3 +191,112 @@ impl<K: Eq + Hash + Clone> Drop for Ticket<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    #[tokio::test]
+    async fn a_held_key_conflicts_and_another_key_does_not() {
+        let conflicts = Counter::default();
+        let locks = KeyedLock::new(conflicts.clone());
+        let held = locks.try_lock("a").unwrap();
+        assert!(locks.try_lock("a").is_none());
+        assert_eq!(conflicts.get(), 1);
+        assert!(locks.try_lock("b").is_some());
+        drop(held);
+        assert!(locks.try_lock("a").is_some());
+        assert_eq!(conflicts.get(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guard_dropped_in_another_task_lets_the_waiter_in() {
+        let locks = KeyedLock::default();
+        let held = locks.try_lock(7).unwrap();
+        let begun = Instant::now();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            drop(held);
+        });
+        let guard = locks.lock_until(7, soon()).await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::from_secs(3));
+        assert_eq!(*guard.key(), 7);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_gives_up_at_its_deadline_and_leaves_nothing_behind() {
+        let locks = KeyedLock::default();
+        let held = locks.try_lock(7).unwrap();
+        let begun = Instant::now();
+        let late = locks.lock_until(7, soon()).await;
+        assert_eq!(late.unwrap_err(), LockError::Deadline);
+        assert_eq!(begun.elapsed(), Duration::from_secs(5));
+        drop(held);
+        assert!(locks.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiters_are_served_in_order_of_arrival() {
+        let locks = KeyedLock::default();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let held = locks.try_lock(()).unwrap();
+        let mut waiters = Vec::new();
+        for number in 0..10 {
+            let (locks, order) = (locks.clone(), Arc::clone(&order));
+            waiters.push(tokio::spawn(async move {
+                let _guard = locks.lock_until((), soon()).await.unwrap();
+                order.lock().unwrap().push(number);
+            }));
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        for waiter in waiters {
+            waiter.await.unwrap();
+        }
+        assert_eq!(*order.lock().unwrap(), (0..10).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_key_stays_when_its_last_user_is_gone() {
+        let locks = KeyedLock::default();
+        for key in 0..1000 {
+            drop(locks.try_lock(key).unwrap());
+        }
+        let held = locks.try_lock(1).unwrap();
+        let waiter = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.lock_until(1, soon()).await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(locks.len(), 1);
+        waiter.abort();
+        assert!(waiter.await.unwrap_err().is_cancelled());
+        drop(held);
+        assert!(locks.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_queue_of_a_key_is_bounded() {
+        let locks = KeyedLock::default();
+        let _held = locks.try_lock(1).unwrap();
+        let waiters: Vec<_> = (1..MAX_WAITERS)
+            .map(|_| Box::pin(locks.lock_until(1, soon())))
+            .collect();
+        let all = futures_util::future::join_all(waiters);
+        let (full, late) = tokio::join!(
+            async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                locks.lock_until(1, soon()).await.unwrap_err()
+            },
+            all
+        );
+        assert_eq!(full, LockError::Full);
+        assert!(late.iter().all(|l| matches!(l, Err(LockError::Deadline))));
+    }
+}

@@ -101,7 +101,7 @@ impl Socket {
 }
 
 /// Serves `routes` until `stop` is cancelled, then removes the socket and lets running requests end,
-/// for `patience` at most.
+/// for `patience` at most. Requests that still run then go on until the process ends.
 ///
 /// Build routes with `tonic::service::Routes::new(XServer::new(..)).add_service(..)`.
 pub async fn serve(
@@ -126,7 +126,7 @@ pub async fn serve(
     tokio::select! {
         ended = serving => ended.map_err(ServeError),
         () = late => {
-            tracing::warn!("requests still run, their connections are closed");
+            tracing::warn!("requests still run and will be cut off by the end of the process");
             Ok(())
         }
     }

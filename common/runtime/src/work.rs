@@ -78,3 +78,71 @@ impl Work {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::keyed_lock::KeyedLock;
+
+    #[tokio::test]
+    async fn work_and_its_lock_outlive_the_caller_that_went_away() {
+        let work = Work::default();
+        let locks = KeyedLock::default();
+        let guard = locks.try_lock("volume").unwrap();
+        let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let caller = tokio::spawn({
+            let (work, begun, go_on) = (work.clone(), Arc::clone(&begun), Arc::clone(&go_on));
+            async move {
+                let op = async move {
+                    begun.notify_one();
+                    go_on.notified().await;
+                    drop(guard);
+                };
+                work.spawn_owned(op).await
+            }
+        });
+        begun.notified().await;
+        caller.abort();
+        assert!(caller.await.unwrap_err().is_cancelled());
+        assert!(locks.try_lock("volume").is_none());
+        assert_eq!(work.running(), 1);
+        go_on.notify_one();
+        assert_eq!(work.drain(Duration::from_secs(5)).await, 0);
+        assert!(locks.try_lock("volume").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn draining_ends_at_its_deadline_and_says_what_still_runs() {
+        let stop = CancellationToken::new();
+        let work = Work::new(stop.clone());
+        let endless = tokio::spawn({
+            let work = work.clone();
+            async move { work.spawn_owned(std::future::pending::<()>()).await }
+        });
+        tokio::task::yield_now().await;
+        stop.cancel();
+        let refused = work.spawn_owned(async {}).await;
+        assert_eq!(refused, Err(WorkError::Stopping));
+        let begun = Instant::now();
+        assert_eq!(work.drain(Duration::from_secs(30)).await, 1);
+        assert_eq!(begun.elapsed(), Duration::from_secs(30));
+        endless.abort();
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_of_its_caller_and_releases_the_locks() {
+        let work = Work::default();
+        let locks = KeyedLock::default();
+        let guard = locks.try_lock(1).unwrap();
+        let op = async move {
+            let _guard = guard;
+            panic!("expected by the test");
+        };
+        assert_eq!(work.spawn_owned(op).await, Err(WorkError::Panicked));
+        assert!(locks.is_empty());
+    }
+}
