@@ -2,8 +2,14 @@
 //!
 //! Test code only: no product crate depends on it.
 
+pub mod caller;
 pub mod cluster;
 pub mod csi;
+pub mod demo;
+pub mod extra_controller;
 pub mod kube_stub;
 pub mod process;
+pub mod real_pve;
 pub mod requirements;
+pub mod truth;
+pub mod world;

@@ -1,0 +1,96 @@
+//! One more controller on the same simulator, or one that must not start: beside the one that a world owns.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::{Instant, sleep};
+
+use crate::caller::Caller;
+use crate::csi::Csi;
+use crate::process::{Process, built};
+use crate::world::World;
+
+const START: Duration = Duration::from_secs(15);
+
+/// A controller that a test started by itself.
+#[derive(Debug)]
+pub struct ExtraController {
+    /// The program.
+    pub process: Process,
+    /// Calls to it.
+    pub caller: Caller,
+    /// Where it listens.
+    pub socket: PathBuf,
+}
+
+impl World {
+    /// Calls to the controller of this world.
+    pub fn caller(&self) -> Caller {
+        Caller::new(self.csi())
+    }
+
+    /// Starts one more controller with the config of this world.
+    pub async fn extra_controller(&self, name: &str) -> Result<ExtraController> {
+        let socket = self.folder().join(format!("{name}.sock"));
+        let config = self.folder().join(format!("{name}.yaml"));
+        std::fs::write(&config, self.config().to_string())?;
+        let mut process = start(self, name, &socket, &config)?;
+        let csi = Csi::at(&socket);
+        process
+            .ready(START, async || {
+                csi.identity()
+                    .probe(csi_proto::csi::v1::ProbeRequest {})
+                    .await
+                    .is_ok()
+            })
+            .await?;
+        Ok(ExtraController {
+            process,
+            caller: Caller::new(csi),
+            socket,
+        })
+    }
+
+    /// Starts a controller with this text as its config and waits until it ends: how it ended, what it wrote, and
+    /// whether its socket ever appeared.
+    pub async fn refused_controller(
+        &self,
+        name: &str,
+        config: &str,
+    ) -> Result<(ExitStatus, String, bool)> {
+        let socket = self.folder().join(format!("{name}.sock"));
+        let path = self.folder().join(format!("{name}.yaml"));
+        std::fs::write(&path, config)?;
+        let mut process = start(self, name, &socket, &path)?;
+        let deadline = Instant::now() + START;
+        let mut bound = false;
+        loop {
+            bound |= socket.exists();
+            if let Some(status) = process.ended()? {
+                return Ok((status, process.log(), bound));
+            }
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "the controller did not end:\n{}",
+                process.log()
+            );
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+fn start(world: &World, name: &str, socket: &Path, config: &Path) -> Result<Process> {
+    let arguments = [
+        "--csi-address".to_owned(),
+        format!("unix://{}", socket.display()),
+        "--cloud-config".to_owned(),
+        config.display().to_string(),
+        "--log-filter".to_owned(),
+        "debug,h2=info,hyper=info,rustls=info,tower=info".to_owned(),
+    ];
+    let program = built("pve-csi-controller")?;
+    Process::start(name, &program, &arguments, &world.folder().join("log"))
+        .with_context(|| format!("start {name}"))
+}
