@@ -29,3 +29,28 @@ impl Client {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{client, reply};
+
+    #[tokio::test]
+    async fn a_privilege_without_propagation_is_granted_all_the_same() {
+        let client = client(|request| {
+            assert_eq!(request.uri().query(), Some("path=%2Fvms%2F9999"));
+            Ok(reply(
+                200,
+                "OK",
+                r#"{"data":{"/vms/9999":{"VM.Audit":0,"VM.Config.Disk":1}}}"#,
+            ))
+        });
+        let granted = client.permissions("/vms/9999").await.unwrap();
+        assert!(granted.iter().eq(["VM.Audit", "VM.Config.Disk"]));
+    }
+
+    #[tokio::test]
+    async fn an_answer_about_another_path_is_no_answer() {
+        let client = client(|_| Ok(reply(200, "OK", r#"{"data":{}}"#)));
+        assert!(client.permissions("/vms/9999").await.is_err());
+    }
+}

@@ -156,3 +156,104 @@ impl<S: Exchange> Exchange for Authorize<S> {
         Ok(reply)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ONCE, READ, Script, ok, request, status, token};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::time::advance;
+
+    /// A secret that is replaced by hand, and how often it was read.
+    #[derive(Clone)]
+    struct Secret(Arc<(Mutex<String>, AtomicUsize)>);
+
+    impl Secret {
+        fn new(secret: &str) -> Self {
+            Self(Arc::new((
+                Mutex::new(secret.to_owned()),
+                AtomicUsize::new(0),
+            )))
+        }
+
+        fn source(&self) -> TokenSource {
+            let Self(shared) = self.clone();
+            Arc::new(move || {
+                shared.1.fetch_add(1, Ordering::Relaxed);
+                Ok(token(&shared.0.lock().unwrap()))
+            })
+        }
+
+        fn replace(&self, secret: &str) {
+            secret.clone_into(&mut self.0.0.lock().unwrap());
+        }
+
+        fn reads(&self) -> usize {
+            self.0.1.load(Ordering::Relaxed)
+        }
+    }
+
+    fn sent(script: &Script) -> Vec<String> {
+        let header = |request: &ApiRequest| {
+            request
+                .authorization()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
+        script.seen().iter().map(header).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_token_is_read_again_and_a_new_one_used_at_once() {
+        let (secret, script) = (Secret::new("old"), Script::new([status(401), ok()]));
+        let authorize = Authorize::new(script.clone(), secret.source()).unwrap();
+        secret.replace("new");
+        assert_eq!(authorize.send(&request(&ONCE)).await, ok());
+        assert_eq!(
+            sent(&script),
+            ["PVEAPIToken=csi@pve!ctl=old", "PVEAPIToken=csi@pve!ctl=new"]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pve_is_left_alone_for_a_minute_after_it_refused_the_token() {
+        let (secret, script) = (Secret::new("bad"), Script::new([status(401)]));
+        let authorize = Authorize::new(script.clone(), secret.source()).unwrap();
+        assert_eq!(authorize.send(&request(&READ)).await.unwrap().status, 401);
+        for _ in 0..59 {
+            advance(Duration::from_secs(1)).await;
+            let error = authorize.send(&request(&READ)).await.unwrap_err();
+            assert_eq!((error.phase, error.cause), (Phase::NotSent, Cause::Refused));
+        }
+        assert_eq!(script.count(), 1);
+        assert!(secret.reads() <= 2 + 12, "{}", secret.reads());
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(authorize.send(&request(&READ)).await.unwrap().status, 401);
+        assert!(authorize.send(&request(&READ)).await.is_err());
+        assert_eq!(script.count(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_repaired_secret_ends_the_silence() {
+        let (secret, script) = (Secret::new("bad"), Script::new([status(401), ok()]));
+        let authorize = Authorize::new(script.clone(), secret.source()).unwrap();
+        authorize.send(&request(&READ)).await.unwrap();
+        secret.replace("good");
+        advance(Duration::from_secs(6)).await;
+        assert_eq!(authorize.send(&request(&READ)).await, ok());
+        assert_eq!(authorize.send(&request(&READ)).await, ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_secret_is_printed() {
+        let secret = Secret::new("hunter2");
+        let script = Script::new([ok()]);
+        let authorize = Authorize::new(script.clone(), secret.source()).unwrap();
+        authorize.send(&request(&READ)).await.unwrap();
+        let printed = format!("{authorize:?} {:?} {:?}", script.seen(), token("hunter2"));
+        assert!(!printed.contains("hunter2"), "{printed}");
+    }
+}

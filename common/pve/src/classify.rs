@@ -313,3 +313,6 @@ fn words(reply: &Reply) -> (String, BTreeMap<String, String>) {
         .unwrap_or_default();
     (message, errors)
 }
+
+#[cfg(test)]
+mod tests;

@@ -248,6 +248,7 @@ fn node_entry(fields: Fields<'_>) -> Option<NodeEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{client, reply};
     use serde_json::{Value, json};
 
     #[test]
@@ -283,5 +284,37 @@ mod tests {
             json!([{"type": "node", "node": "pve1", "status": "offline", "level": ""}]);
         let list = wire::listing(&node, node_entry).unwrap();
         assert_eq!(list.entries.first().unwrap().state, HostState::Offline);
+    }
+
+    #[tokio::test]
+    async fn a_vmid_is_free_taken_or_not_known() {
+        let at = |status, body: &'static str| {
+            client(move |request| {
+                assert_eq!(request.uri().query(), Some("vmid=100"));
+                Ok(reply(status, "Parameter verification failed.", body))
+            })
+        };
+        let id: VmId = "100".parse().unwrap();
+        let taken = r#"{"errors":{"vmid":"VM 100 already exists"},"data":null}"#;
+        assert_eq!(
+            at(200, r#"{"data":"100"}"#).vmid_state(id).await,
+            Ok(VmidState::Free)
+        );
+        assert_eq!(
+            at(200, r#"{"data":100}"#).vmid_state(id).await,
+            Ok(VmidState::Free)
+        );
+        assert_eq!(at(400, taken).vmid_state(id).await, Ok(VmidState::Taken));
+        for (status, body) in [
+            (200, r#"{"data":101}"#),
+            (400, "{}"),
+            (500, taken),
+            (403, "{}"),
+        ] {
+            assert!(
+                at(status, body).vmid_state(id).await.is_err(),
+                "{status} {body}"
+            );
+        }
     }
 }

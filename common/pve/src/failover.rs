@@ -65,3 +65,66 @@ impl<S: Exchange> Exchange for Failover<S> {
         Err(last)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{CONVERGE, ONCE, Outcome, READ, Script, lost, ok, request, status};
+
+    fn pair(first: Outcome) -> (Script, Script, Failover<Script>) {
+        let (first, second) = (Script::new([first]), Script::new([ok()]));
+        let failover = Failover::new(vec![first.clone(), second.clone()]);
+        (first, second, failover)
+    }
+
+    #[tokio::test]
+    async fn a_failed_connect_moves_every_class_to_the_next_endpoint() {
+        for spec in [&READ, &CONVERGE, &ONCE] {
+            let (first, second, failover) = pair(lost(Phase::NotSent));
+            assert_eq!(failover.send(&request(spec)).await, ok());
+            assert_eq!((first.count(), second.count()), (1, 1));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_may_have_been_sent_moves_on_only_if_it_reads() {
+        for (spec, moved) in [(&READ, 1), (&CONVERGE, 0), (&ONCE, 0)] {
+            let (_, second, failover) = pair(lost(Phase::Sent));
+            assert_eq!(failover.send(&request(spec)).await.is_ok(), moved == 1);
+            assert_eq!(second.count(), moved, "{}", spec.name);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dead_endpoint_is_tried_once_not_once_per_request() {
+        let (first, second, failover) = pair(lost(Phase::NotSent));
+        for _ in 0..3 {
+            failover.send(&request(&READ)).await.unwrap();
+        }
+        assert_eq!((first.count(), second.count()), (1, 3));
+    }
+
+    #[tokio::test]
+    async fn after_a_lost_write_the_next_request_goes_elsewhere() {
+        let (first, second, failover) = pair(lost(Phase::Sent));
+        failover.send(&request(&ONCE)).await.unwrap_err();
+        failover.send(&request(&READ)).await.unwrap();
+        assert_eq!((first.count(), second.count()), (1, 1));
+    }
+
+    #[tokio::test]
+    async fn a_dead_host_behind_an_endpoint_is_an_answer() {
+        let (_, second, failover) = pair(status(595));
+        assert_eq!(failover.send(&request(&READ)).await.unwrap().status, 595);
+        assert_eq!(second.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn when_none_answers_each_says_why() {
+        let dead = || Script::new([lost(Phase::NotSent)]);
+        let failover = Failover::new(vec![dead(), dead()]);
+        let error = failover.send(&request(&ONCE)).await.unwrap_err();
+        assert_eq!(error.phase, Phase::NotSent);
+        assert_eq!(error.detail, "endpoint 0: broken; endpoint 1: broken");
+    }
+}

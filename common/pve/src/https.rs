@@ -62,8 +62,11 @@ pub(crate) fn base(index: usize, url: &str) -> Result<String, ConfigError> {
         return Err(refuse("must begin with https://"));
     }
     let authority = uri.authority().ok_or(refuse("no host"))?;
-    if authority.as_str().contains('@') || authority.host().is_empty() {
-        return Err(refuse("user or empty host"));
+    let port = authority
+        .port_u16()
+        .map_or(String::new(), |port| format!(":{port}"));
+    if authority.host().is_empty() || authority.as_str() != format!("{}{port}", authority.host()) {
+        return Err(refuse("must be a host and maybe a port"));
     }
     if uri.query().is_some() || !matches!(uri.path().trim_end_matches('/'), "" | "/api2/json") {
         return Err(refuse("path must be empty or /api2/json"));
@@ -142,3 +145,6 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,8 @@ pub mod request;
 mod retry;
 pub mod storage;
 pub mod task;
+#[cfg(test)]
+mod testing;
 mod tls;
 pub mod transport;
 pub mod wire;
@@ -195,3 +197,6 @@ pub fn endpoints() -> impl Iterator<Item = &'static Spec> {
     ];
     groups.into_iter().flatten().copied()
 }
+
+#[cfg(test)]
+mod tests;

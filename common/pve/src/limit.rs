@@ -138,3 +138,77 @@ impl HotplugPermit {
         Self { _permit: permit }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ONCE, READ, Script, ok, request_on};
+    use futures_util::future::join_all;
+
+    fn limit(script: &Script, limits: Limits) -> Limit<Script> {
+        Limit::new(script.clone(), limits).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_most_two_writes_are_in_flight_on_a_host() {
+        let script = Script::new([ok()]).taking(Duration::from_secs(1));
+        let limit = limit(&script, Limits::default());
+        let begin = Instant::now();
+        let on = |host| request_on(&ONCE, host);
+        let writes = [on("pve1"), on("pve1"), on("pve1"), on("pve1"), on("pve2")];
+        let answers = join_all(writes.iter().map(|request| limit.send(request))).await;
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(begin.elapsed().as_secs(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reads_do_not_queue_behind_writes() {
+        let script = Script::new([ok()]).taking(Duration::from_secs(1));
+        let limit = limit(&script, Limits::default());
+        let begin = Instant::now();
+        let reads: Vec<_> = (0..20).map(|_| request_on(&READ, "pve1")).collect();
+        join_all(reads.iter().map(|request| limit.send(request))).await;
+        assert_eq!(begin.elapsed().as_secs(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_does_not_move_is_left_with_nothing_sent() {
+        let script = Script::new([ok()]).taking(Duration::from_secs(3600));
+        let limit = limit(&script, Limits::default());
+        let write = request_on(&ONCE, "pve1");
+        let mut held = join_all([limit.send(&write), limit.send(&write)]);
+        let error = tokio::select! {
+            biased;
+            _ = &mut held => panic!("the held writes end later"),
+            third = limit.send(&write) => third.unwrap_err(),
+        };
+        assert_eq!((error.phase, error.cause), (Phase::NotSent, Cause::Queue));
+        assert_eq!(script.count(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rate_holds_after_the_burst() {
+        let script = Script::new([ok()]);
+        let limits = Limits {
+            rate: 10,
+            burst: 5,
+            ..Limits::default()
+        };
+        let limit = limit(&script, limits);
+        let begin = Instant::now();
+        let read = request_on(&READ, "pve1");
+        for _ in 0..5 {
+            limit.send(&read).await.unwrap();
+        }
+        assert!(begin.elapsed() < Duration::from_millis(10));
+        for _ in 0..10 {
+            limit.send(&read).await.unwrap();
+        }
+        let took = begin.elapsed();
+        assert!(
+            took >= Duration::from_secs(1) && took < Duration::from_millis(1100),
+            "{took:?}"
+        );
+        assert!(Limit::new(script, Limits { rate: 0, ..limits }).is_err());
+    }
+}

@@ -117,3 +117,30 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ONCE, READ};
+    use prometheus_client::encoding::text::encode;
+
+    #[test]
+    fn the_metrics_are_what_dashboards_are_made_for() {
+        let mut registry = Registry::with_prefix("proxmox_csi");
+        let metrics = Metrics::register(&mut registry);
+        metrics.request(&READ, "ok", Duration::from_millis(7));
+        metrics.retry(&ONCE, "not_sent");
+        metrics.task("qmconfig", "ok", Duration::from_secs(1));
+        metrics.task("UPID:pve1:x", "failed", Duration::from_secs(1));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            "proxmox_csi_pve_request_seconds_count{endpoint=\"GET /read\",class=\"read\",outcome=\"ok\"} 1",
+            "proxmox_csi_pve_retries_total{endpoint=\"POST /once\",phase=\"not_sent\"} 1",
+            "proxmox_csi_pve_task_seconds_count{type=\"qmconfig\",outcome=\"ok\"} 1",
+            "proxmox_csi_pve_task_seconds_count{type=\"other\",outcome=\"failed\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}

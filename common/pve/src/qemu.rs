@@ -184,6 +184,7 @@ fn on_vm(spec: &'static Spec, at: &VmRef) -> ApiRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{client, reply};
     use serde_json::json;
 
     #[test]
@@ -213,5 +214,32 @@ mod tests {
         assert!(VmConfig::read(&json!({"scsi1": "a:b"})).is_err());
         assert!(VmConfig::read(&json!({"digest": "1", "scsi1": "size=1G"})).is_err());
         assert!(VmConfig::read(&json!({"digest": "1", "scsi1": ["a"]})).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_change_carries_its_digest_and_waits_two_seconds_at_most() {
+        let client = client(|request| {
+            assert_eq!(request.method(), "POST");
+            assert_eq!(
+                request.uri().path(),
+                "/api2/json/nodes/pve1/qemu/100/config"
+            );
+            assert_eq!(
+                String::from_utf8(request.body().to_vec()).unwrap(),
+                "background_delay=2&digest=82f5&delete=scsi2%2Cscsi3&scsi1=thin%3Avm-9999-a%2Cssd%3D1"
+            );
+            Ok(reply(200, "OK", r#"{"data":null}"#))
+        });
+        let at = VmRef {
+            pve_node: "pve1".parse().unwrap(),
+            vmid: "100".parse().unwrap(),
+        };
+        let change = ConfigChange {
+            digest: Some("82f5".to_owned()),
+            set: vec![("scsi1".to_owned(), "thin:vm-9999-a,ssd=1".to_owned())],
+            delete: vec!["scsi2".to_owned(), "scsi3".to_owned()],
+            revert: Vec::new(),
+        };
+        assert_eq!(client.update_vm(&at, &change).await, Ok(Started::Done));
     }
 }

@@ -79,3 +79,70 @@ impl<S: Exchange> Exchange for Retry<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{CONVERGE, ONCE, Outcome, READ, Script, lost, ok, reply, request, status};
+
+    async fn attempts(spec: &'static crate::Spec, outcome: Outcome) -> usize {
+        let script = Script::new([outcome]);
+        let retry = Retry::new(script.clone(), Duration::from_secs(10), Metrics::default());
+        drop(retry.send(&request(spec)).await);
+        script.count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_class_and_the_phase_decide_what_is_repeated() {
+        let refused = |cause| Err(TransportError::new(Phase::NotSent, cause, ""));
+        let large = Err(TransportError::new(Phase::Sent, Cause::TooLarge, ""));
+        let timed_out = Err(TransportError::new(Phase::Sent, Cause::TimedOut, ""));
+        let busy = Ok(reply(500, "VM is locked (backup)", ""));
+        // outcome, attempts of a read, of a converging write, of a write that is done once
+        let matrix: [(Outcome, [usize; 3]); 18] = [
+            (ok(), [1, 1, 1]),
+            (lost(Phase::NotSent), [3, 3, 3]),
+            (lost(Phase::Sent), [3, 1, 1]),
+            (timed_out, [3, 1, 1]),
+            (large, [1, 1, 1]),
+            (refused(Cause::Queue), [1, 1, 1]),
+            (refused(Cause::Refused), [1, 1, 1]),
+            (status(595), [3, 1, 1]),
+            (status(596), [3, 1, 1]),
+            (status(597), [3, 1, 1]),
+            (status(599), [3, 1, 1]),
+            (status(502), [3, 1, 1]),
+            (status(503), [3, 1, 1]),
+            (status(504), [3, 1, 1]),
+            (busy, [1, 1, 1]),
+            (status(400), [1, 1, 1]),
+            (status(401), [1, 1, 1]),
+            (status(403), [1, 1, 1]),
+        ];
+        for (outcome, expected) in matrix {
+            for (spec, expected) in [&READ, &CONVERGE, &ONCE].into_iter().zip(expected) {
+                let seen = attempts(spec, outcome.clone()).await;
+                assert_eq!(seen, expected, "{} {outcome:?}", spec.name);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_goes_on_once_it_succeeds() {
+        let script = Script::new([status(595), lost(Phase::Sent), ok()]);
+        let retry = Retry::new(script.clone(), Duration::from_secs(10), Metrics::default());
+        let begin = Instant::now();
+        assert_eq!(retry.send(&request(&READ)).await.unwrap().status, 200);
+        assert_eq!(script.count(), 3);
+        let took = begin.elapsed();
+        assert!(took >= Duration::from_millis(500) && took <= Duration::from_millis(1500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silence_of_30_seconds_is_not_waited_for_again() {
+        let script = Script::new([status(596)]).taking(Duration::from_secs(30));
+        let retry = Retry::new(script.clone(), Duration::from_secs(10), Metrics::default());
+        assert_eq!(retry.send(&request(&READ)).await.unwrap().status, 596);
+        assert_eq!(script.count(), 1);
+    }
+}

@@ -168,3 +168,149 @@ fn content_entry(fields: Fields<'_>) -> Option<ContentEntry> {
         parent: fields.text("parent"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{client, reply};
+    use std::sync::{Arc, Mutex};
+
+    fn at() -> StorageRef {
+        StorageRef {
+            pve_node: "pve1".parse().unwrap(),
+            storage: "local".parse().unwrap(),
+        }
+    }
+
+    fn disk() -> DiskName {
+        "9999/vm-9999-pvc-a.raw".parse().unwrap()
+    }
+
+    type Seen = Arc<Mutex<Vec<String>>>;
+
+    fn answering(status: u16, reason: &'static str, data: &'static str) -> (Client, Seen) {
+        let seen = Seen::default();
+        let log = Arc::clone(&seen);
+        let client = client(move |request| {
+            let target = request
+                .uri()
+                .path_and_query()
+                .unwrap()
+                .as_str()
+                .replace("/api2/json", "");
+            let form = String::from_utf8(request.body().to_vec()).unwrap();
+            log.lock()
+                .unwrap()
+                .push(format!("{} {target} {form}", request.method()));
+            Ok(reply(status, reason, &format!(r#"{{"data":{data}}}"#)))
+        });
+        (client, seen)
+    }
+
+    fn only(seen: &Seen) -> String {
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 1);
+        seen.first().unwrap().trim_end().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_size_is_sent_in_whole_mebibytes_and_never_bare() {
+        let (client, seen) = answering(200, "OK", r#""local:9999/vm-9999-pvc-a.raw""#);
+        let size = Bytes::new((1 << 30) + 1);
+        let volid = client.allocate_disk(&at(), &disk(), size).await.unwrap();
+        assert_eq!(volid, "local:9999/vm-9999-pvc-a.raw");
+        assert_eq!(
+            only(&seen),
+            "POST /nodes/pve1/storage/local/content vmid=9999&filename=vm-9999-pvc-a.raw&size=1025M&format=raw"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_allocation_whose_answer_makes_no_sense_may_have_happened() {
+        let (client, _) = answering(200, "OK", "null");
+        let error = client
+            .allocate_disk(&at(), &disk(), Bytes::GIB)
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.kind, error.effect),
+            (ErrorKind::Decode, crate::Effect::Possible)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_disk_is_asked_for_by_its_whole_id() {
+        let (client, seen) = answering(
+            200,
+            "OK",
+            r#"{"size":"1073741824","used":0,"format":"raw","path":"/x"}"#,
+        );
+        let found = client.disk(&at(), &disk()).await.unwrap();
+        assert!(matches!(found, Presence::Present(info) if info.size == Bytes::GIB));
+        assert_eq!(
+            only(&seen),
+            "GET /nodes/pve1/storage/local/content/local%3A9999%2Fvm-9999-pvc-a.raw"
+        );
+    }
+
+    #[tokio::test]
+    async fn only_pves_word_makes_a_disk_absent() {
+        let words = "volume_size_info on 'local:9999/vm-9999-pvc-a.raw' failed - no format";
+        let (client, _) = answering(500, words, "null");
+        assert_eq!(client.disk(&at(), &disk()).await, Ok(Presence::Absent));
+        for (status, words) in [
+            (500, "got timeout"),
+            (404, "Not Found"),
+            (403, "Permission check failed"),
+        ] {
+            let (client, _) = answering(status, words, "null");
+            assert!(client.disk(&at(), &disk()).await.is_err(), "{words}");
+        }
+        let (client, _) = answering(200, "OK", "null");
+        assert_eq!(
+            client.disk(&at(), &disk()).await.unwrap_err().kind,
+            ErrorKind::Decode
+        );
+    }
+
+    #[tokio::test]
+    async fn a_deletion_waits_a_little_and_then_names_its_task() {
+        let (client, seen) = answering(200, "OK", "null");
+        assert_eq!(client.delete_disk(&at(), &disk()).await, Ok(Started::Done));
+        assert_eq!(
+            only(&seen),
+            "DELETE /nodes/pve1/storage/local/content/local%3A9999%2Fvm-9999-pvc-a.raw?delay=2"
+        );
+        let task = "\"UPID:pve1:000000CE:0006F6CC:6B0E05DA:imgdel:9999@local:root@pam!full:\"";
+        let (client, _) = answering(200, "OK", task);
+        assert!(matches!(
+            client.delete_disk(&at(), &disk()).await,
+            Ok(Started::Running(_))
+        ));
+    }
+
+    #[tokio::test]
+    async fn disks_that_can_not_be_read_are_counted() {
+        let (client, seen) = answering(
+            200,
+            "OK",
+            r#"[{"volid":"local:9999/a.raw","size":4194304,"vmid":"9999","ctime":"1","parent":null},{"size":1}]"#,
+        );
+        let list = client
+            .disks_of(&at(), "9999".parse().unwrap())
+            .await
+            .unwrap();
+        assert_eq!((list.entries.len(), list.undecodable), (1, 1));
+        assert_eq!(
+            only(&seen),
+            "GET /nodes/pve1/storage/local/content?content=images&vmid=9999"
+        );
+        let (client, _) = answering(200, "OK", "null");
+        assert!(
+            client
+                .disks_of(&at(), "9999".parse().unwrap())
+                .await
+                .is_err()
+        );
+    }
+}

@@ -237,3 +237,149 @@ fn gone_or_error(error: ApiError) -> Result<TaskOutcome, ApiError> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{client, reply};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const UPID: &str = "UPID:pve1:000000CE:0006F6CC:6B0E05DA:imgdel:9999@local:root@pam!full:";
+
+    fn upid() -> Upid {
+        UPID.parse().unwrap()
+    }
+
+    /// A client of a PVE on which the task ends so, this long from now; and the number of polls.
+    fn ends(exit: &'static str, takes: Duration) -> (Client, Arc<AtomicUsize>) {
+        let polls = Arc::new(AtomicUsize::new(0));
+        let (counted, end) = (Arc::clone(&polls), Instant::now() + takes);
+        let client = client(move |request| {
+            assert_eq!(
+                request.uri().path(),
+                format!(
+                    "/api2/json/nodes/pve1/tasks/{}/status",
+                    UPID.replace(':', "%3A")
+                        .replace('@', "%40")
+                        .replace('!', "%21")
+                )
+            );
+            counted.fetch_add(1, Ordering::Relaxed);
+            let state = if Instant::now() < end {
+                r#"{"data":{"status":"running"}}"#.to_owned()
+            } else {
+                format!(r#"{{"data":{{"status":"stopped","exitstatus":"{exit}"}}}}"#)
+            };
+            Ok(reply(200, "OK", &state))
+        });
+        (client, polls)
+    }
+
+    async fn wait(client: &Client, limit: Duration) -> (Result<TaskOutcome, ApiError>, Duration) {
+        let begin = Instant::now();
+        let outcome = client.wait_task(&upid(), begin + limit).await;
+        (outcome, begin.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_task_is_not_waited_for_much_longer_than_it_takes() {
+        let (client, _) = ends("OK", Duration::from_millis(200));
+        let (outcome, took) = wait(&client, Duration::from_mins(1)).await;
+        assert_eq!(outcome, Ok(TaskOutcome::Ok));
+        assert!(took < Duration::from_millis(400), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_task_is_asked_for_seldom() {
+        let (client, polls) = ends("OK", Duration::from_mins(1));
+        let (outcome, took) = wait(&client, Duration::from_mins(2)).await;
+        assert_eq!(outcome, Ok(TaskOutcome::Ok));
+        assert!(took < Duration::from_millis(62_100), "{took:?}");
+        let polls = polls.load(Ordering::Relaxed);
+        assert!((30..45).contains(&polls), "{polls}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_is_kept_and_no_verdict() {
+        let (client, _) = ends("OK", Duration::from_mins(10));
+        let (outcome, took) = wait(&client, Duration::from_secs(5)).await;
+        assert_eq!(outcome, Ok(TaskOutcome::StillRunning));
+        assert_eq!(took.as_secs(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_are_told_apart() {
+        let failed = "lvremove 'vg0/vm-9999-a' error: Logical volume vg0/vm-9999-a in use.";
+        for (exit, outcome) in [
+            ("OK", TaskOutcome::Ok),
+            ("WARNINGS: 2", TaskOutcome::Warnings(2)),
+            ("unexpected status", TaskOutcome::Unknown),
+            ("", TaskOutcome::Unknown),
+            (
+                "unable to get last line from task log - x",
+                TaskOutcome::Unknown,
+            ),
+            (failed, TaskOutcome::Failed(failed.to_owned())),
+            ("ok", TaskOutcome::Failed("ok".to_owned())),
+        ] {
+            let (client, _) = ends(exit, Duration::ZERO);
+            let (seen, _) = wait(&client, Duration::from_secs(5)).await;
+            assert_eq!(seen, Ok(outcome), "{exit}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_pve_forgot_ended_nobody_knows_how() {
+        let gone = r#"{"data":null,"message":"Parameter verification failed.\n","errors":{"upid":"no such task"}}"#;
+        let forgets = client(move |_| Ok(reply(400, "Parameter verification failed.", gone)));
+        let (outcome, _) = wait(&forgets, Duration::from_secs(5)).await;
+        assert_eq!(outcome, Ok(TaskOutcome::Unknown));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_is_lost_during_the_wait_leaves_the_effect_open() {
+        let dead = client(|_| Ok(reply(595, "No route to host", "")));
+        let (outcome, _) = wait(&dead, Duration::from_mins(1)).await;
+        let error = outcome.unwrap_err();
+        assert_eq!(
+            (error.kind, error.effect),
+            (ErrorKind::HostUnreachable, Effect::Possible)
+        );
+    }
+
+    #[test]
+    fn task_ids_are_read_as_pve_writes_them() {
+        let read = upid();
+        assert_eq!(read.to_string(), UPID);
+        assert_eq!(
+            (read.pve_node().as_str(), read.kind(), read.id()),
+            ("pve1", "imgdel", "9999@local")
+        );
+        let ticket = "UPID:pve1:000000CE:10006F6CC:6B0E05DA:imgdel::root@pam:";
+        assert_eq!(ticket.parse::<Upid>().unwrap().id(), "");
+        for bad in [
+            "",
+            "UPID:bogus",
+            "UPID:pve1:000000CE:0006F6CC:6B0E05DA:imgdel:9999@local:root@pam!full",
+            "UPID:pve1:000000CE:0006F6CC:6B0E05DA:imgdel:9999@local:root@pam!full:x",
+            "UPID:pve1:CE:0006F6CC:6B0E05DA:imgdel:9999@local:root@pam!full:",
+            "UPID:..:000000CE:0006F6CC:6B0E05DA:imgdel:9999@local:root@pam!full:",
+            "UPID:pve1:000000CE:0006F6CC:6B0E05DA:img/del:9999@local:root@pam!full:",
+            "UPID:pve1:000000CE:0006F6CC:6B0E05DA::9999@local:root@pam!full:",
+        ] {
+            assert!(bad.parse::<Upid>().is_err(), "{bad}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,80}", tail in "[0-9A-Z:a-z@!]{0,60}") {
+            for text in [text, format!("UPID:pve1:{tail}")] {
+                if let Ok(read) = text.parse::<Upid>() {
+                    proptest::prop_assert_eq!(read.to_string(), text);
+                }
+            }
+        }
+    }
+}

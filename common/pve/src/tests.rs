@@ -1,0 +1,185 @@
+//! The whole stack over a mocked transport.
+
+use super::*;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tower_test::mock::{self, Handle};
+
+use crate::testing::{config, reply};
+use crate::transport::{Cause, Phase, Reply, TransportError};
+
+type Mock = Handle<::http::Request<Bytes>, Reply>;
+
+fn mocked(urls: &[&str]) -> (Client, Vec<Mock>) {
+    let pairs = urls
+        .iter()
+        .map(|_| mock::pair::<::http::Request<Bytes>, Reply>());
+    let (mocks, handles): (Vec<_>, Vec<_>) = pairs.unzip();
+    let bottoms = mocks.into_iter().map(Bottom::new).collect();
+    let client = Client::with_bottoms(config(urls), Metrics::default(), bottoms).unwrap();
+    (client, handles)
+}
+
+fn vm() -> VmRef {
+    VmRef {
+        pve_node: "pve1".parse().unwrap(),
+        vmid: "100".parse().unwrap(),
+    }
+}
+
+fn lost(phase: Phase) -> TransportError {
+    TransportError::new(phase, Cause::Wire, "connection reset by peer")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_carries_the_token_and_nothing_that_pve_refuses() {
+    let (client, mut handles) = mocked(&["https://pve1:8006/api2/json/"]);
+    let handle = handles.first_mut().unwrap();
+    let asked = tokio::spawn(async move { client.vm_pending(&vm()).await });
+    let (request, answer) = handle.next_request().await.unwrap();
+    assert_eq!(request.method(), "GET");
+    assert_eq!(
+        request.uri(),
+        "https://pve1:8006/api2/json/nodes/pve1/qemu/100/pending"
+    );
+    let token = request.headers().get("authorization").unwrap();
+    assert_eq!(token, "PVEAPIToken=csi@pve!ctl=s3cret");
+    assert!(token.is_sensitive() && !format!("{request:?}").contains("s3cret"));
+    assert!(request.body().is_empty() && request.headers().len() == 1);
+    answer.send_response(reply(
+        200,
+        "OK",
+        r#"{"data":[{"key":"digest","value":"82f5"}]}"#,
+    ));
+    assert_eq!(asked.await.unwrap().unwrap().digest, "82f5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_died_on_the_wire_is_sent_once_and_may_have_acted() {
+    let (client, mut handles) = mocked(&["https://pve1", "https://pve2"]);
+    let change = ConfigChange {
+        delete: vec!["scsi1".to_owned()],
+        ..ConfigChange::default()
+    };
+    let asked = tokio::spawn(async move { client.update_vm(&vm(), &change).await });
+    let (_, answer) = handles.first_mut().unwrap().next_request().await.unwrap();
+    answer.send_error(lost(Phase::Sent));
+    let error = asked.await.unwrap().unwrap_err();
+    assert_eq!(
+        (error.kind, error.effect),
+        (ErrorKind::OutcomeUnknown, Effect::Possible)
+    );
+    for handle in &mut handles {
+        let more = tokio::time::timeout(Duration::from_secs(60), handle.next_request()).await;
+        assert!(more.is_err() || more.unwrap().is_none(), "sent again");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_never_left_goes_to_the_next_endpoint() {
+    let (client, mut handles) = mocked(&["https://pve1", "https://pve2"]);
+    let asked =
+        tokio::spawn(async move { client.update_vm(&vm(), &ConfigChange::default()).await });
+    let mut handles = handles.iter_mut();
+    let (_, answer) = handles.next().unwrap().next_request().await.unwrap();
+    answer.send_error(lost(Phase::NotSent));
+    let (request, answer) = handles.next().unwrap().next_request().await.unwrap();
+    assert_eq!(request.uri().host(), Some("pve2"));
+    answer.send_response(reply(200, "OK", r#"{"data":null}"#));
+    assert_eq!(asked.await.unwrap(), Ok(Started::Done));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_says_nothing_is_given_up_after_the_time_out() {
+    let (client, mut handles) = mocked(&["https://pve1"]);
+    let begin = Instant::now();
+    let asked =
+        tokio::spawn(async move { client.update_vm(&vm(), &ConfigChange::default()).await });
+    let held = handles.first_mut().unwrap().next_request().await.unwrap();
+    let error = asked.await.unwrap().unwrap_err();
+    assert_eq!(
+        (error.kind, error.effect),
+        (ErrorKind::OutcomeUnknown, Effect::Possible)
+    );
+    assert_eq!(begin.elapsed().as_secs(), 35);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_hotplug_a_host_and_a_wait_that_ends() {
+    let (client, _handles) = mocked(&["https://pve1"]);
+    let (pve1, pve2) = ("pve1".parse().unwrap(), "pve2".parse().unwrap());
+    let deadline = || Instant::now() + Duration::from_secs(5);
+    let held = client.hotplug_permit(&pve1, deadline()).await.unwrap();
+    client.hotplug_permit(&pve2, deadline()).await.unwrap();
+    let error = client.hotplug_permit(&pve1, deadline()).await.unwrap_err();
+    assert_eq!(
+        (error.kind, error.effect),
+        (ErrorKind::Throttled, Effect::None)
+    );
+    drop(held);
+    client.hotplug_permit(&pve1, deadline()).await.unwrap();
+}
+
+#[test]
+fn every_endpoint_has_a_name_a_class_that_fits_and_its_privileges() {
+    let names: BTreeSet<_> = endpoints().map(|spec| spec.name).collect();
+    assert_eq!(names.len(), endpoints().count());
+    for spec in endpoints() {
+        assert!(
+            ["GET", "POST", "PUT", "DELETE"].contains(&spec.method()),
+            "{}",
+            spec.name
+        );
+        assert!(spec.template().starts_with('/') && !spec.privileges.is_empty());
+        assert_eq!(
+            spec.method() == "GET",
+            spec.class == OpClass::Read,
+            "{}",
+            spec.name
+        );
+    }
+}
+
+#[test]
+fn no_secret_is_printed_by_anything_public() {
+    let config = config(&["https://pve1"]);
+    let token = (config.token)().unwrap();
+    let client = Client::new(config.clone(), Metrics::default()).unwrap();
+    let printed = format!("{config:?} {token:?} {client:?}");
+    assert!(!printed.contains("s3cret"), "{printed}");
+}
+
+#[test]
+fn settings_that_let_nothing_through_are_refused() {
+    let new = |change: fn(&mut ClientConfig)| {
+        let mut config = config(&["https://pve1"]);
+        change(&mut config);
+        Client::new(config, Metrics::default())
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(new(|c| c.endpoints.clear()), "no endpoint is configured");
+    assert_eq!(new(|c| c.limits.rate = 0), "limits.rate must not be zero");
+    assert_eq!(
+        new(|c| c.limits.mutating_per_host = 0),
+        "limits.mutating_per_host must not be zero"
+    );
+    assert_eq!(
+        new(|c| c
+            .endpoints
+            .iter_mut()
+            .for_each(|e| e.url = "http://x".to_owned())),
+        "endpoints[0].url: must begin with https://"
+    );
+    assert_eq!(
+        new(|c| c.token = Arc::new(|| Err("no file".to_owned()))),
+        "token: no file"
+    );
+    assert_eq!(
+        new(|c| c.token = Arc::new(|| Ok(testing::token("a\nb")))),
+        "token: not usable"
+    );
+}
