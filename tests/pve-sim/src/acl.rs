@@ -255,7 +255,27 @@ pub(crate) fn has(state: &State, who: &Who, path: &str, privilege: &str) -> bool
     privileges(state, who, path).contains_key(privilege)
 }
 
-/// All paths on which the caller holds something (`RPCEnv.pm` get_effective_permissions).
+/// Paths that may carry an ACL (`AC.pm:1281-1319`).
+pub(crate) fn is_acl_path(path: &str) -> bool {
+    let parts: Vec<&str> = path
+        .split('/')
+        .skip(1)
+        .filter(|part| !part.is_empty())
+        .collect();
+    match parts.as_slice() {
+        [] | ["nodes" | "storage" | "pool" | "vms"] | ["nodes" | "storage", _] => {
+            path.starts_with('/')
+        }
+        ["vms", vmid] => {
+            vmid.len() > 2 && !vmid.starts_with('0') && vmid.bytes().all(|b| b.is_ascii_digit())
+        }
+        ["pool", rest @ ..] => rest.len() <= 3,
+        ["access" | "sdn" | "mapping", ..] => true,
+        _ => false,
+    }
+}
+
+/// All paths on which the caller holds something (`RPCEnv.pm` `get_effective_permissions`).
 pub(crate) fn effective(state: &State, who: &Who) -> BTreeMap<String, Privileges> {
     let top = [
         "/",
@@ -266,7 +286,6 @@ pub(crate) fn effective(state: &State, who: &Who) -> BTreeMap<String, Privileges
         "/sdn",
         "/storage",
         "/vms",
-        "/mapping",
     ];
     let mut paths: BTreeSet<String> = top.iter().map(|p| (*p).to_owned()).collect();
     paths.extend(state.acl.iter().map(|e| e.path.clone()));

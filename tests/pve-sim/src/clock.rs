@@ -81,7 +81,7 @@ impl Clock {
             }
             match self.mode {
                 ClockMode::Real { speed } => {
-                    let rest = (target - now) / speed.max(1) + Duration::from_micros(1);
+                    let rest = target.saturating_sub(now) / speed.max(1) + Duration::from_micros(1);
                     tokio::select! { () = tokio::time::sleep(rest) => {}, () = changed => {} }
                 }
                 ClockMode::Stepped => changed.await,

@@ -86,8 +86,7 @@ fn check(rule: &Rule, value: &str) -> Result<Option<String>, String> {
             .ok_or_else(|| {
                 format!("invalid format - format error\nvalue '{value}' is no disk size\n")
             }),
-        Rule::Enum(list) if list.contains(&value) => Ok(None),
-        Rule::Enum(list) => Err(format!(
+        Rule::Enum(list) if !list.contains(&value) => Err(format!(
             "value '{value}' does not have a value in the enumeration '{}'",
             list.join(", ")
         )),
@@ -98,7 +97,6 @@ fn check(rule: &Rule, value: &str) -> Result<Option<String>, String> {
             if good { Ok(None) } else { pattern() }
         }
         Rule::Serial if value.len() > 60 => Err("value may only be 60 characters long".to_owned()),
-        Rule::Serial => Ok(None),
         Rule::Number { min } => match value.parse::<f64>() {
             Ok(number) if number >= f64::from(u32::try_from(*min).unwrap_or(0)) => Ok(None),
             Ok(_) => Err(format!("value must have a minimum value of {min}")),
@@ -107,7 +105,7 @@ fn check(rule: &Rule, value: &str) -> Result<Option<String>, String> {
         Rule::Text { max } if value.len() > *max => {
             Err(format!("value may only be {max} characters long"))
         }
-        Rule::Text { .. } => Ok(None),
+        Rule::Text { .. } | Rule::Serial | Rule::Enum(_) => Ok(None),
     }
 }
 
@@ -136,7 +134,7 @@ impl Drive {
                 return Err(format!("{text}\n"));
             }
             if name == "file" {
-                drive.file = value.to_owned();
+                value.clone_into(&mut drive.file);
                 continue;
             }
             match rule(bus, name).map(|rule| check(&rule, value)) {
@@ -170,11 +168,11 @@ impl Drive {
         if errors.is_empty() {
             return Ok(drive);
         }
-        let lines: String = errors
-            .iter()
-            .map(|(name, text)| format!("{key}.{name}: {text}\n"))
-            .collect();
-        Err(format!("format error\n{lines}"))
+        let mut lines = String::from("format error\n");
+        for (name, text) in &errors {
+            lines.extend([key, ".", name, ": ", text, "\n"]);
+        }
+        Err(lines)
     }
 
     /// Combinations that PVE refuses as a whole (`unable to parse drive options`).
@@ -212,7 +210,7 @@ impl Drive {
     pub(crate) fn print(&self) -> String {
         let mut text = self.file.clone();
         for (key, value) in &self.options {
-            text.push_str(&format!(",{key}={value}"));
+            text.extend([",", key, "=", value]);
         }
         text
     }

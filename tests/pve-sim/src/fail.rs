@@ -117,7 +117,7 @@ impl Fail {
             } => {
                 let mut text = format!("{status} {message}");
                 for (name, error) in errors {
-                    text.push_str(&format!("{name}: {error}"));
+                    text.extend([name, ": ", error]);
                     if !error.ends_with('\n') {
                         text.push('\n');
                     }

@@ -12,7 +12,7 @@ use crate::http::tls;
 use crate::log::Entry;
 use crate::sim::Sim;
 use crate::state::{Health, State, Vm, VmFaults, VmNumber};
-use crate::{SimError, control, qemu, router};
+use crate::{SimError, control, dispatch, qemu};
 
 /// A running simulator; ends when dropped.
 #[derive(Debug)]
@@ -53,8 +53,9 @@ pub(crate) async fn start(builder: Builder) -> Result<SimHandle, SimError> {
             SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
         };
         let (inner, here) = (sim.clone(), node.clone());
-        let service: Service =
-            Arc::new(move |request| Box::pin(router::answer(inner.clone(), here.clone(), request)));
+        let service: Service = Arc::new(move |request| {
+            Box::pin(dispatch::answer(inner.clone(), here.clone(), request))
+        });
         let endpoint = Endpoint {
             service,
             tls: builder.tls.then(|| identity.acceptor.clone()),

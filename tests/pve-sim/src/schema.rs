@@ -144,7 +144,6 @@ fn check(kind: Kind, name: &str, text: &str) -> Result<String, String> {
     let done = || Ok(text.to_owned());
     let pattern = "value does not match the regex pattern";
     match kind {
-        Kind::Str | Kind::List => done(),
         Kind::Int { min, max } => {
             let number = integer(text)?;
             if number < min {

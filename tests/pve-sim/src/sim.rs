@@ -18,6 +18,7 @@ use crate::log::{Entry, RequestLog};
 use crate::state::{State, Vm, VmNumber};
 use crate::stats::Stats;
 use crate::tasks::Tasks;
+use crate::units;
 
 /// How long things take on the simulator's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +82,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(10);
 impl Sim {
     pub(crate) fn new(state: State, settings: &Settings, hardware: Box<dyn Hardware>) -> Self {
         let clock = Clock::new(settings.clock);
-        let stats = Stats::first(&state, clock.now());
+        let known = Stats::first(&state, clock.now());
         Self {
             clock,
             timing: settings.timing,
@@ -94,7 +95,7 @@ impl Sim {
             tasks: Mutex::default(),
             faults: Mutex::default(),
             log: Mutex::default(),
-            stats: Mutex::new(stats),
+            stats: Mutex::new(known),
             random: Mutex::new(StdRng::seed_from_u64(settings.seed)),
             flocks: Mutex::default(),
         }
@@ -138,7 +139,7 @@ impl Sim {
     pub(crate) fn random_hex(&self, bytes: usize) -> String {
         let mut raw = vec![0; bytes];
         locked(&self.random).fill_bytes(&mut raw);
-        raw.iter().map(|byte| format!("{byte:02x}")).collect()
+        units::hex(&raw)
     }
 
     pub(crate) fn uuid(&self) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::state::{Health, State, Vm, VmNumber};
 
 const PUSH_EVERY: Duration = Duration::from_secs(10);
-const FORGET_AFTER: Duration = Duration::from_secs(300);
+const FORGET_AFTER: Duration = Duration::from_mins(5);
 
 #[derive(Debug, Clone)]
 pub(crate) struct VmStat {
@@ -56,9 +56,9 @@ pub(crate) fn cpus(vm: &Vm) -> u64 {
 impl Stats {
     /// All VMs of the scenario have been there long enough to be known.
     pub(crate) fn first(state: &State, now: Duration) -> Self {
-        let mut stats = Self::default();
-        stats.push(state, now);
-        stats
+        let mut known = Self::default();
+        known.push(state, now);
+        known
     }
 
     /// Catches up with the pushes that are due.

@@ -65,12 +65,12 @@ pub(crate) struct TaskKind {
 }
 
 /// Starts a worker and returns its UPID.
-pub(crate) fn fork<F, W>(sim: &Arc<Sim>, who: &Who, what: TaskKind, work: F) -> String
+pub(crate) fn fork<F, W>(sim: &Arc<Sim>, who: &Who, what: &TaskKind, work: F) -> String
 where
     F: FnOnce(TaskLog) -> W + Send + 'static,
     W: Future<Output = Result<(), Fail>> + Send + 'static,
 {
-    let upid = register(sim, who, &what);
+    let upid = register(sim, who, what);
     let effect = sim.take_task_fault(what.kind, &what.id);
     let (sim, name) = (sim.clone(), upid.clone());
     sim.tracker.clone().spawn(async move {

@@ -1,4 +1,4 @@
-//! Sizes as Proxmox VE reads, rounds and prints them (`JSONSchema.pm` format_size/parse_size, `Storage.pm`).
+//! Sizes as Proxmox VE reads, rounds and prints them (`JSONSchema.pm` `format_size/parse_size`, `Storage.pm`).
 
 pub(crate) const KIB: u64 = 1024;
 const UNITS: [(u64, char); 4] = [
@@ -60,6 +60,15 @@ pub(crate) fn print_size(bytes: u64) -> String {
         }
     }
     bytes.to_string()
+}
+
+/// Bytes as lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('0');
+    bytes
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .collect()
 }
 
 /// What LVM makes of a size: whole extents.

@@ -1,4 +1,4 @@
-//! Changing a VM's config: what is written under the VM's lock and in which order (`Qemu.pm` update_vm, api.md 5.2–5.4).
+//! Changing a VM's config: what is written under the VM's lock and in which order (`Qemu.pm` `update_vm`, api.md 5.2–5.4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -168,7 +168,7 @@ impl Update<'_> {
             let volid = parsed.file.clone();
             self.vm(|vm, _| {
                 vm.config
-                    .retain(|k, v| !(drive::is_unused(k) && *v == volid))
+                    .retain(|k, v| !(drive::is_unused(k) && *v == volid));
             })?;
         }
         self.vm(|vm, _| {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::acl::{self, Privileges, Who};
-use crate::fail::{ApiResult, Fail};
+use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Perm, Route, now};
 use crate::schema::{Kind, opt};
 
@@ -18,7 +18,9 @@ pub(super) fn routes() -> Vec<Route> {
             permissions,
         ),
         now("GET", "/access/roles/{roleid}", Perm::User, &[], role),
-        now("GET", "/access/acl", Perm::User, &[], list_acl),
+        now("GET", "/access/acl", Perm::User, &[], |call| {
+            Ok(list_acl(call))
+        }),
     ]
 }
 
@@ -66,7 +68,7 @@ fn role(call: &Call) -> ApiResult {
     .map(|value: Value| value.into())
 }
 
-fn list_acl(call: &Call) -> ApiResult {
+fn list_acl(call: &Call) -> Answer {
     let state = call.sim.lock();
     let visible = |path: &str| {
         acl::has(&state, &call.who, path, "Permissions.Modify")
@@ -80,5 +82,5 @@ fn list_acl(call: &Call) -> ApiResult {
         };
         json!({"path": entry.path, "type": kind, "ugid": ugid, "roleid": entry.role, "propagate": u8::from(entry.propagate)})
     });
-    Ok(rows.collect::<Value>().into())
+    rows.collect::<Value>().into()
 }

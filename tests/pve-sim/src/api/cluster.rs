@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::acl;
-use crate::fail::{ApiResult, Fail};
+use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Perm, Route, now};
 use crate::schema::{Kind, opt};
 use crate::state::{Health, State, VmNumber};
@@ -18,7 +18,7 @@ pub(super) fn routes() -> Vec<Route> {
             "/cluster/resources",
             Perm::User,
             &[opt("type", Kind::Enum(TYPES))],
-            resources,
+            |call| Ok(resources(call)),
         ),
         now(
             "GET",
@@ -32,7 +32,7 @@ pub(super) fn routes() -> Vec<Route> {
             "/cluster/status",
             Perm::All("/", &["Sys.Audit"]),
             &[],
-            status,
+            |call| Ok(status(call)),
         ),
     ]
 }
@@ -40,9 +40,10 @@ pub(super) fn routes() -> Vec<Route> {
 fn nextid(call: &Call) -> ApiResult {
     let state = call.sim.lock();
     if let Some(text) = call.get("vmid") {
-        return match state.vms.contains_key(&call.vmid()) {
-            true => Err(Fail::param("vmid", format!("VM {text} already exists"))),
-            false => Ok(json!(text).into()),
+        return if state.vms.contains_key(&call.vmid()) {
+            Err(Fail::param("vmid", format!("VM {text} already exists")))
+        } else {
+            Ok(json!(text).into())
         };
     }
     let free: Option<VmNumber> = (100..1_000_000).find(|vmid| !state.vms.contains_key(vmid));
@@ -51,10 +52,10 @@ fn nextid(call: &Call) -> ApiResult {
 }
 
 /// A VM as `/cluster/resources` and pools show it: known only as far as pvestatd has told.
-pub(super) fn vm_entry(state: &State, stats: &Stats, vmid: VmNumber) -> Option<Value> {
+pub(super) fn vm_entry(state: &State, known: &Stats, vmid: VmNumber) -> Option<Value> {
     let vm = state.vms.get(&vmid)?;
     let mut entry = json!({"id": format!("qemu/{vmid}"), "vmid": vmid, "node": vm.node, "type": "qemu", "status": "unknown"});
-    if let (Some(stat), Some(map)) = (stats.get(vmid), entry.as_object_mut()) {
+    if let (Some(stat), Some(map)) = (known.get(vmid), entry.as_object_mut()) {
         let more = json!({
             "status": stat.status, "name": stat.name, "uptime": stat.uptime, "template": u8::from(stat.template),
             "maxcpu": stat.cpus, "cpu": 0, "maxmem": stat.memory, "mem": 0, "memhost": 0, "maxdisk": 0, "disk": 0,
@@ -65,10 +66,10 @@ pub(super) fn vm_entry(state: &State, stats: &Stats, vmid: VmNumber) -> Option<V
     Some(entry)
 }
 
-fn resources(call: &Call) -> ApiResult {
+fn resources(call: &Call) -> Answer {
     let state = call.sim.lock();
-    let mut stats = call.sim.stats();
-    stats.refresh(&state, call.sim.clock.now());
+    let mut known = call.sim.stats();
+    known.refresh(&state, call.sim.clock.now());
     let wanted = call.get("type");
     let on = |kind: &str| wanted.is_none_or(|wanted| wanted == kind);
     let mut rows = Vec::new();
@@ -83,7 +84,7 @@ fn resources(call: &Call) -> ApiResult {
         );
     }
     if on("vm") {
-        rows.extend(vm_rows(call, &state, &stats));
+        rows.extend(vm_rows(call, &state, &known));
     }
     if on("node") {
         rows.extend(state.nodes.iter().map(|(name, node)| {
@@ -110,10 +111,10 @@ fn resources(call: &Call) -> ApiResult {
     if on("storage") {
         rows.extend(storage_rows(call, &state));
     }
-    Ok(Value::Array(rows).into())
+    Value::Array(rows).into()
 }
 
-fn vm_rows(call: &Call, state: &State, stats: &Stats) -> Vec<Value> {
+fn vm_rows(call: &Call, state: &State, known: &Stats) -> Vec<Value> {
     let mut ids: Vec<VmNumber> = state.vms.keys().copied().collect();
     ids.sort_by_key(ToString::to_string);
     let mut rows = Vec::new();
@@ -121,7 +122,7 @@ fn vm_rows(call: &Call, state: &State, stats: &Stats) -> Vec<Value> {
         .into_iter()
         .filter(|vmid| acl::has(state, &call.who, &format!("/vms/{vmid}"), "VM.Audit"))
     {
-        let Some(mut row) = vm_entry(state, stats, vmid) else {
+        let Some(mut row) = vm_entry(state, known, vmid) else {
             continue;
         };
         if let (Some(map), Some(vm)) = (row.as_object_mut(), state.vms.get(&vmid)) {
@@ -165,7 +166,7 @@ fn storage_rows(call: &Call, state: &State) -> Vec<Value> {
     rows
 }
 
-fn status(call: &Call) -> ApiResult {
+fn status(call: &Call) -> Answer {
     let state = call.sim.lock();
     let clustered = state.nodes.len() > 1;
     let mut rows = Vec::new();
@@ -184,5 +185,5 @@ fn status(call: &Call) -> ApiResult {
             "local": u8::from(*name == call.here), "online": u8::from(node.health != Health::Offline), "level": "",
         }));
     }
-    Ok(Value::Array(rows).into())
+    Value::Array(rows).into()
 }

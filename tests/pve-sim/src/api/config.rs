@@ -302,7 +302,7 @@ fn storage_access(
 async fn put(call: Call) -> ApiResult {
     let change = prepare(&call)?;
     update::apply(&call.sim, change).await?;
-    null()
+    Ok(null())
 }
 
 async fn post(call: Call) -> ApiResult {
@@ -326,7 +326,7 @@ async fn post(call: Call) -> ApiResult {
         id: vmid.to_string(),
     };
     let sim = call.sim.clone();
-    let upid = tasks::fork(&call.sim, &call.who, what, move |log| async move {
+    let upid = tasks::fork(&call.sim, &call.who, &what, move |log| async move {
         log.line(format!("update VM {vmid}: {}", shown.join(" ")));
         update::apply(&sim, change).await
     });
@@ -335,7 +335,7 @@ async fn post(call: Call) -> ApiResult {
     };
     match tasks::wait(&call.sim, &upid, Duration::from_secs(delay)).await {
         None => Ok(json!(upid).into()),
-        Some(exit) if tasks::succeeded(&exit) => null(),
+        Some(exit) if tasks::succeeded(&exit) => Ok(null()),
         Some(exit) => Err(Fail::die(format!("failed to update VM {vmid}: {exit}"))),
     }
 }
@@ -345,7 +345,7 @@ async fn unlink(mut call: Call) -> ApiResult {
     call.params.insert("delete".to_owned(), list);
     let change = prepare(&call)?;
     update::apply(&call.sim, change).await?;
-    null()
+    Ok(null())
 }
 
 fn resize(call: &Call) -> ApiResult {
@@ -366,7 +366,7 @@ fn resize(call: &Call) -> ApiResult {
         id: order.vmid.to_string(),
     };
     let sim = call.sim.clone();
-    let upid = tasks::fork(&call.sim, &call.who, what, move |log| async move {
+    let upid = tasks::fork(&call.sim, &call.who, &what, move |log| async move {
         resize::run(&sim, &order, &log).await
     });
     Ok(json!(upid).into())

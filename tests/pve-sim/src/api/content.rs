@@ -47,7 +47,7 @@ pub(super) fn routes() -> Vec<Route> {
         now("GET", one, Perm::User, &[], get),
         now("PUT", one, Perm::User, &attributes, set_attributes),
         later("DELETE", one, Perm::User, &delay, delete),
-        now("POST", one, Perm::Root, &[], |_| null()),
+        now("POST", one, Perm::Root, &[], |_| Ok(null())),
     ]
 }
 
@@ -78,7 +78,7 @@ fn row(volume: &Volume, storage: &crate::state::Storage) -> Value {
         .map(|parsed| parsed.owner)
         .unwrap_or_default();
     let mut row = json!({
-        "volid": volume.volid(), "format": volume.format, "size": volume.size, "vmid": owner, "content": "images",
+        "volid": as_bytes(&volume.volid()), "format": volume.format, "size": volume.size, "vmid": owner, "content": "images",
     });
     if let Some(map) = row.as_object_mut() {
         match storage.kind {
@@ -93,6 +93,11 @@ fn row(volume: &Volume, storage: &crate::state::Storage) -> Value {
         }
     }
     row
+}
+
+/// Names read from a directory reach JSON as bytes, each shown as one Latin-1 character (Perl does not decode them).
+fn as_bytes(name: &str) -> String {
+    name.bytes().map(char::from).collect()
 }
 
 fn list(call: &Call) -> ApiResult {
@@ -164,7 +169,7 @@ fn volid(call: &Call) -> Result<String, Fail> {
     match volume.split_once(':') {
         Some((other, _)) if other != storage => Err(Fail::param(
             "volume",
-            format!("storage ID mismatch ({other} != {storage})"),
+            format!("storage ID mismatch ({other} != {storage})\n"),
         )),
         Some(_) => Ok(volume.to_owned()),
         None => Ok(format!("{storage}:{volume}")),
@@ -198,7 +203,7 @@ fn set_attributes(call: &Call) -> ApiResult {
     if call.get("protected").is_some() {
         return Err(Fail::die("only backups support attribute 'protected'"));
     }
-    null()
+    Ok(null())
 }
 
 async fn delete(call: Call) -> ApiResult {
@@ -223,7 +228,7 @@ async fn delete(call: Call) -> ApiResult {
         id: format!("{owner}@{id}"),
     };
     let sim = call.sim.clone();
-    let upid = tasks::fork(&call.sim, &call.who, what, move |log| async move {
+    let upid = tasks::fork(&call.sim, &call.who, &what, move |log| async move {
         volumes::free(&sim, &node, &volid, Some(&log)).await?;
         log.line(format!("Removed volume '{volid}'"));
         Ok(())
@@ -233,12 +238,12 @@ async fn delete(call: Call) -> ApiResult {
     };
     match tasks::wait(&call.sim, &upid, Duration::from_secs(delay)).await {
         None => Ok(json!(upid).into()),
-        Some(exit) if tasks::succeeded(&exit) => null(),
+        Some(exit) if tasks::succeeded(&exit) => Ok(null()),
         Some(exit) => Err(Fail::die(exit)),
     }
 }
 
 /// Empty object for callers that build rows.
-pub(super) fn object(value: Value) -> Map<String, Value> {
+pub(super) fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }

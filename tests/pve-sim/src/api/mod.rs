@@ -4,12 +4,15 @@ mod access;
 mod cluster;
 mod config;
 mod content;
+mod index;
 mod nodes;
 mod pools;
 mod qemu;
+mod snapshot;
 mod status;
 mod storage;
 mod tasks;
+mod users;
 
 use serde_json::{Value, json};
 
@@ -19,29 +22,23 @@ pub(crate) use content::volume_access;
 
 /// The whole table.
 pub(crate) fn routes() -> Vec<Route> {
-    let mut routes = vec![
-        now("GET", "/", Perm::User, &[], |_| {
-            Ok(subdirs(&["version", "cluster", "nodes", "storage", "access", "pools"]).into())
-        }),
-        now("GET", "/version", Perm::User, &[], |_| Ok(version().into())),
-    ];
+    let mut routes = vec![now("GET", "/version", Perm::User, &[], |_| {
+        Ok(version().into())
+    })];
     routes.extend(access::routes());
     routes.extend(cluster::routes());
     routes.extend(config::routes());
     routes.extend(content::routes());
+    routes.extend(index::routes());
     routes.extend(nodes::routes());
     routes.extend(pools::routes());
     routes.extend(qemu::routes());
+    routes.extend(snapshot::routes());
     routes.extend(status::routes());
     routes.extend(storage::routes());
     routes.extend(tasks::routes());
+    routes.extend(users::routes());
     routes
-}
-
-/// Whether an endpoint answers callers without credentials.
-pub(crate) fn is_world(method: &str, template: &str) -> bool {
-    template == "/access/ticket"
-        || (method == "GET" && ["/access", "/access/domains"].contains(&template))
 }
 
 fn version() -> Value {

@@ -3,13 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use crate::acl;
-use crate::fail::ApiResult;
+use crate::fail::Answer;
 use crate::router::{Call, Perm, Route, now};
 use crate::state::Health;
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        now("GET", "/nodes", Perm::User, &[], list),
+        now("GET", "/nodes", Perm::User, &[], |call| Ok(list(call))),
         now("GET", "/nodes/{node}/version", Perm::User, &[], |_| {
             Ok(super::version().into())
         }),
@@ -18,7 +18,7 @@ pub(super) fn routes() -> Vec<Route> {
             "/nodes/{node}/status",
             Perm::All("/nodes/{node}", &["Sys.Audit"]),
             &[],
-            status,
+            |call| Ok(status(call)),
         ),
         now("GET", "/nodes/{node}/lxc", Perm::User, &[], |_| {
             Ok(json!([]).into())
@@ -35,7 +35,7 @@ pub(super) fn figures(uptime: u64) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-fn list(call: &Call) -> ApiResult {
+fn list(call: &Call) -> Answer {
     let state = call.sim.lock();
     let mut rows = Vec::new();
     for (name, node) in &state.nodes {
@@ -57,10 +57,10 @@ fn list(call: &Call) -> ApiResult {
         }
         rows.push(Value::Object(row));
     }
-    Ok(Value::Array(rows).into())
+    Value::Array(rows).into()
 }
 
-fn status(call: &Call) -> ApiResult {
+fn status(call: &Call) -> Answer {
     let uptime = call.sim.clock.now().as_secs();
     let body = json!({
         "uptime": 4570 + uptime, "loadavg": ["0.10", "0.67", "2.78"], "cpu": 0.05, "wait": 0, "idle": 0, "ksm": {"shared": 0},
@@ -70,5 +70,5 @@ fn status(call: &Call) -> ApiResult {
         "swap": {"total": 0, "used": 0, "free": 0}, "rootfs": {"total": 270_553_174_016_u64, "used": 34_439_151_616_u64, "avail": 63_353_266_176_u64, "free": 236_114_022_400_u64},
         "cpuinfo": {"cpus": 2, "cores": 2, "sockets": 1, "model": "simulated", "mhz": "2000.000", "user_hz": 100, "flags": "", "hvm": "1"},
     });
-    Ok(body.into())
+    body.into()
 }

@@ -54,8 +54,8 @@ pub(super) fn routes() -> Vec<Route> {
 
 fn pool(call: &Call, name: &str) -> Result<Value, Fail> {
     let state = call.sim.lock();
-    let mut stats = call.sim.stats();
-    stats.refresh(&state, call.sim.clock.now());
+    let mut known = call.sim.stats();
+    known.refresh(&state, call.sim.clock.now());
     let pool = state
         .pools
         .get(name)
@@ -63,7 +63,7 @@ fn pool(call: &Call, name: &str) -> Result<Value, Fail> {
     let mut members: Vec<Value> = pool
         .vms
         .iter()
-        .filter_map(|vmid| super::cluster::vm_entry(&state, &stats, *vmid))
+        .filter_map(|vmid| super::cluster::vm_entry(&state, &known, *vmid))
         .collect();
     for id in &pool.storages {
         let at = state
@@ -172,7 +172,7 @@ fn update(call: &Call) -> ApiResult {
     if let (Some(comment), Some(pool)) = (call.get("comment"), state.pools.get_mut(name)) {
         pool.comment = Some(comment.to_owned());
     }
-    null()
+    Ok(null())
 }
 
 fn delete(call: &Call) -> ApiResult {
@@ -189,5 +189,5 @@ fn delete(call: &Call) -> ApiResult {
         )));
     }
     state.pools.remove(name);
-    null()
+    Ok(null())
 }

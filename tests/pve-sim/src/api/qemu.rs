@@ -99,7 +99,7 @@ fn create(call: &Call) -> ApiResult {
     };
     let (sim, who) = (call.sim.clone(), call.who.clone());
     let start = call.flag("start");
-    let upid = tasks::fork(&call.sim, &call.who, what, move |_| async move {
+    let upid = tasks::fork(&call.sim, &call.who, &what, move |_| async move {
         let set = complete(&sim, set);
         sim.with_vm(&node, vmid, |vm| vm.config.clear())?;
         let change = Change {
@@ -192,7 +192,7 @@ fn destroy(call: &Call) -> ApiResult {
         id: vmid.to_string(),
     };
     let sim = call.sim.clone();
-    let upid = tasks::fork(&call.sim, &call.who, what, move |log| async move {
+    let upid = tasks::fork(&call.sim, &call.who, &what, move |log| async move {
         let _guard = sim.lock_vm(&node, vmid).await?;
         let volumes = {
             let state = sim.lock();

@@ -4,91 +4,91 @@ use serde_json::{Map, Value, json};
 
 use crate::acl;
 use crate::acl::Who;
-use crate::fail::{ApiResult, Fail};
+use crate::fail::{Answer, ApiResult, Fail};
 use crate::hotplug;
 use crate::qemu;
 use crate::router::{Call, Perm, Route, now};
-use crate::schema::{Kind, opt};
+use crate::schema::{Kind, Param, opt};
 use crate::state::{Vm, VmNumber};
 use crate::stats::{cpus, memory_bytes, qmp_status};
 use crate::tasks::{self, TaskKind};
 use crate::update::{self, Change};
 
 pub(super) fn routes() -> Vec<Route> {
-    let power = || Perm::All("/vms/{vmid}", &["VM.PowerMgmt"]);
-    let number = Kind::Int {
-        min: 0,
-        max: i64::MAX,
-    };
-    let stop = [
-        opt("timeout", number),
-        opt("forceStop", Kind::Bool),
-        opt("keepActive", Kind::Bool),
-        opt("skiplock", Kind::Bool),
-    ];
-    let base = "/nodes/{node}/qemu/{vmid}/status";
-    vec![
-        now(
-            "GET",
-            "/nodes/{node}/qemu",
-            Perm::User,
-            &[opt("full", Kind::Bool)],
-            list,
-        ),
+    let full = [opt("full", Kind::Bool)];
+    let audit = Perm::All("/vms/{vmid}", &["VM.Audit"]);
+    let mut routes = vec![
+        now("GET", "/nodes/{node}/qemu", Perm::User, &full, |call| {
+            Ok(list(call))
+        }),
         now(
             "GET",
             "/nodes/{node}/qemu/{vmid}/status/current",
-            Perm::All("/vms/{vmid}", &["VM.Audit"]),
+            audit,
             &[],
             current,
         ),
         now(
-            "POST",
-            "/nodes/{node}/qemu/{vmid}/status/start",
-            power(),
-            &[opt("timeout", number), opt("skiplock", Kind::Bool)],
-            |call| power_task(call, Power::Start),
-        ),
-        now(
-            "POST",
-            "/nodes/{node}/qemu/{vmid}/status/stop",
-            power(),
-            &stop,
-            |call| power_task(call, Power::Stop),
-        ),
-        now(
-            "POST",
-            "/nodes/{node}/qemu/{vmid}/status/shutdown",
-            power(),
-            &stop,
-            |call| power_task(call, Power::Shutdown),
-        ),
-        now(
-            "POST",
-            "/nodes/{node}/qemu/{vmid}/status/suspend",
-            power(),
+            "GET",
+            "/nodes/{node}/qemu/{vmid}/status",
+            Perm::User,
             &[],
-            |call| power_task(call, Power::Pause),
+            |_| {
+                let names = [
+                    "current", "start", "stop", "reset", "shutdown", "suspend", "reboot",
+                ];
+                Ok(super::subdirs(&names).into())
+            },
         ),
+    ];
+    routes.extend(power_routes());
+    routes
+}
+
+fn power_routes() -> Vec<Route> {
+    let start = [
+        opt(
+            "timeout",
+            Kind::Int {
+                min: 0,
+                max: i64::MAX,
+            },
+        ),
+        opt("skiplock", Kind::Bool),
+    ];
+    let ends = [opt("forceStop", Kind::Bool), opt("keepActive", Kind::Bool)];
+    let stop = [start.as_slice(), &ends].concat();
+    let route = |template, params: &[Param], code: fn(&Call) -> ApiResult| {
         now(
             "POST",
-            "/nodes/{node}/qemu/{vmid}/status/resume",
-            power(),
-            &[],
-            |call| power_task(call, Power::Resume),
-        ),
-        now("GET", base, Perm::User, &[], |_| {
-            let names = [
-                "current", "start", "stop", "reset", "shutdown", "suspend", "reboot",
-            ];
-            Ok(super::subdirs(&names).into())
+            template,
+            Perm::All("/vms/{vmid}", &["VM.PowerMgmt"]),
+            params,
+            code,
+        )
+    };
+    vec![
+        route("/nodes/{node}/qemu/{vmid}/status/start", &start, |call| {
+            power_task(call, Power::Start)
+        }),
+        route("/nodes/{node}/qemu/{vmid}/status/stop", &stop, |call| {
+            power_task(call, Power::Stop)
+        }),
+        route("/nodes/{node}/qemu/{vmid}/status/shutdown", &stop, |call| {
+            power_task(call, Power::Shutdown)
+        }),
+        route("/nodes/{node}/qemu/{vmid}/status/suspend", &[], |call| {
+            power_task(call, Power::Pause)
+        }),
+        route("/nodes/{node}/qemu/{vmid}/status/resume", &[], |call| {
+            power_task(call, Power::Resume)
         }),
     ]
 }
 
 /// What both the list and `status/current` say about a VM.
 fn summary(vmid: VmNumber, vm: &Vm, now: u64) -> Map<String, Value> {
-    let mut map = super::content::object(json!({
+    let mut map = super::content::object(&json!({
         "vmid": vmid, "name": vm.name(vmid), "status": if vm.running { "running" } else { "stopped" }, "cpus": cpus(vm),
         "maxmem": memory_bytes(vm), "mem": 0, "memhost": 0, "cpu": 0, "disk": 0, "maxdisk": 0, "netin": 0, "netout": 0,
         "uptime": if vm.running { now.saturating_sub(vm.started) } else { 0 },
@@ -117,7 +117,7 @@ fn blockstat(vm: &Vm) -> Value {
         .into()
 }
 
-fn list(call: &Call) -> ApiResult {
+fn list(call: &Call) -> Answer {
     let (node, now) = (call.node(), call.sim.clock.epoch());
     let state = call.sim.lock();
     let mine = state.vms.iter().filter(|(vmid, vm)| {
@@ -133,7 +133,7 @@ fn list(call: &Call) -> ApiResult {
         }
         Value::Object(map)
     });
-    Ok(rows.collect::<Value>().into())
+    rows.collect::<Value>().into()
 }
 
 fn current(call: &Call) -> ApiResult {
@@ -199,7 +199,7 @@ fn power_task(call: &Call, power: Power) -> ApiResult {
         id: vmid.to_string(),
     };
     let sim = call.sim.clone();
-    let upid = tasks::fork(&call.sim, &call.who, what, move |_| async move {
+    let upid = tasks::fork(&call.sim, &call.who, &what, move |_| async move {
         let _guard = sim.lock_vm(&node, vmid).await?;
         sim.with_vm(&node, vmid, |vm| update::check_state(vm, None))??;
         match power {

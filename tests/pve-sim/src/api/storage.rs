@@ -4,10 +4,11 @@ use serde_json::{Map, Value, json};
 use sha1::{Digest, Sha1};
 
 use crate::acl;
-use crate::fail::{ApiResult, Fail};
+use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Perm, Route, now};
 use crate::schema::{Kind, opt};
 use crate::state::{Health, State, Storage, StorageKind};
+use crate::units;
 
 pub(super) fn routes() -> Vec<Route> {
     let filter = [
@@ -27,7 +28,7 @@ pub(super) fn routes() -> Vec<Route> {
             "/storage",
             Perm::User,
             &[opt("type", Kind::Str)],
-            definitions,
+            |call| Ok(definitions(call)),
         ),
         now(
             "GET",
@@ -71,10 +72,7 @@ fn nodes(storage: &Storage) -> String {
 /// SHA1 over the definitions, as over `/etc/pve/storage.cfg`.
 fn digest(state: &State) -> String {
     let text = serde_json::to_string(&state.storages).unwrap_or_default();
-    Sha1::digest(text.as_bytes())
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    units::hex(&Sha1::digest(text.as_bytes()))
 }
 
 fn definition(state: &State, id: &str, storage: &Storage) -> Value {
@@ -110,17 +108,16 @@ fn usable(call: &Call, state: &State, id: &str) -> bool {
         || acl::has(state, &call.who, &path, "Datastore.AllocateSpace")
 }
 
-fn definitions(call: &Call) -> ApiResult {
+fn definitions(call: &Call) -> Answer {
     let state = call.sim.lock();
     let wanted = |s: &Storage| call.get("type").is_none_or(|kind| kind == s.kind.name());
     let rows = state
         .storages
         .iter()
         .filter(|(id, s)| wanted(s) && usable(call, &state, id));
-    Ok(rows
-        .map(|(id, storage)| definition(&state, id, storage))
+    rows.map(|(id, storage)| definition(&state, id, storage))
         .collect::<Value>()
-        .into())
+        .into()
 }
 
 /// Bytes in use: the rest of the world's and, thick or thin, what our volumes count for.
@@ -178,7 +175,7 @@ fn list(call: &Call) -> ApiResult {
             .get("target")
             .is_none_or(|target| target == node || (storage.shared && storage.on_node(target)));
         let enabled = !storage.disable && storage.on_node(&node);
-        let on_node = storage.on_node(&node) && (enabled || !call.flag("enabled"));
+        let on_node = enabled || !call.flag("enabled");
         if !asked || !holds || !at_target || !on_node || !usable(call, &state, id) {
             continue;
         }

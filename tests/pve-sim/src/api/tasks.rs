@@ -26,7 +26,12 @@ pub(super) fn routes() -> Vec<Route> {
         opt("limit", any),
     ];
     vec![
-        now("GET", "/nodes/{node}/tasks", Perm::User, &filter, list),
+        now("GET", "/cluster/tasks", Perm::User, &[], |call| {
+            Ok(cluster_list(call))
+        }),
+        now("GET", "/nodes/{node}/tasks", Perm::User, &filter, |call| {
+            Ok(list(call))
+        }),
         now("GET", "/nodes/{node}/tasks/{upid}", Perm::User, &[], |_| {
             Ok(json!([{"name": "log"}, {"name": "status"}]).into())
         }),
@@ -110,7 +115,7 @@ fn find(call: &Call, privilege: &str) -> Result<Found, Fail> {
 }
 
 fn base(task: &Task) -> Map<String, Value> {
-    let mut map = super::content::object(json!({
+    let mut map = super::content::object(&json!({
         "upid": task.upid, "node": task.node, "pid": task.pid, "pstart": task.pstart, "starttime": task.start,
         "type": task.kind, "id": task.id, "user": task.who.user,
     }));
@@ -167,12 +172,12 @@ fn log(call: &Call) -> ApiResult {
 
 fn stop(call: &Call) -> ApiResult {
     match find(call, "Sys.Modify")? {
-        Found::Task(_) => null(),
+        Found::Task(_) => Ok(null()),
         Found::Gone => Err(Fail::param("upid", "no such task")),
     }
 }
 
-fn list(call: &Call) -> ApiResult {
+fn list(call: &Call) -> Answer {
     let node = call.node();
     let audit = acl::has(
         &call.sim.lock(),
@@ -221,8 +226,40 @@ fn list(call: &Call) -> ApiResult {
             }
             Value::Object(map)
         });
-    Ok(Answer {
+    let count = (total > 0).then(|| ("total".to_owned(), json!(total)));
+    Answer {
         data: rows.collect(),
-        more: Map::from_iter([("total".to_owned(), json!(total))]),
-    })
+        more: count.into_iter().collect(),
+    }
+}
+
+/// `/cluster/tasks`: compares the user with the full token id, so that a token sees its own tasks only with Sys.Audit on `/`.
+fn cluster_list(call: &Call) -> Answer {
+    let audit = acl::has(&call.sim.lock(), &call.who, "/", "Sys.Audit");
+    let tasks = call.sim.tasks();
+    let mut rows = Vec::new();
+    for task in tasks
+        .list
+        .iter()
+        .rev()
+        .filter(|task| audit || task.who.user == call.who.id())
+    {
+        let mut map = base(task);
+        map.remove("pid");
+        map.remove("pstart");
+        if let Some(exit) = &task.exit {
+            map.insert("status".into(), json!(exit));
+            map.insert("endtime".into(), json!(task.end));
+            map.insert(
+                "saved".into(),
+                if rows.is_empty() {
+                    json!(1)
+                } else {
+                    json!("1")
+                },
+            );
+        }
+        rows.push(Value::Object(map));
+    }
+    Value::Array(rows).into()
 }

@@ -108,13 +108,6 @@ impl GuestTree {
             .ok_or_else(|| io::Error::other("no disk name left"))
     }
 
-    pub(super) fn set_size(&self, disk: &GuestDisk, bytes: u64) -> io::Result<()> {
-        write(
-            &disk.folder.join("block").join(&disk.name).join("size"),
-            &(bytes / SECTOR).to_string(),
-        )
-    }
-
     pub(super) fn remove(&self, disk: &GuestDisk) {
         let results = [
             fs::remove_file(self.root.join("sys/block").join(&disk.name)),
@@ -148,4 +141,12 @@ fn scsi_identity(folder: &Path, device: &Device) -> io::Result<()> {
         write(&folder.join("wwid"), &format!("naa.{hex}"))?;
     }
     Ok(())
+}
+
+/// Tells a new size.
+pub(super) fn set_size(disk: &GuestDisk, bytes: u64) -> io::Result<()> {
+    write(
+        &disk.folder.join("block").join(&disk.name).join("size"),
+        &(bytes / SECTOR).to_string(),
+    )
 }

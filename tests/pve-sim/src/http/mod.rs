@@ -1,4 +1,4 @@
-//! HTTP/1.1 as pveproxy's AnyEvent server speaks it. Written out here because the answers need what libraries hide: free reason
+//! HTTP/1.1 as pveproxy's `AnyEvent` server speaks it. Written out here because the answers need what libraries hide: free reason
 //! phrases, 401 without `Content-Length`, connections that end after an error or without any answer.
 
 pub(crate) mod form;

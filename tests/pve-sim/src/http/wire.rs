@@ -110,10 +110,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         );
         let mut bytes = Vec::new();
         if let Some((kind, body)) = &reply.body {
-            head.push_str(&format!(
-                "Content-Length: {}\r\nContent-Type: {kind}\r\n",
-                body.len()
-            ));
+            let length = body.len().to_string();
+            head.extend([
+                "Content-Length: ",
+                &length,
+                "\r\nContent-Type: ",
+                kind,
+                "\r\n",
+            ]);
             bytes.extend_from_slice(body);
         }
         head.push_str("\r\n");

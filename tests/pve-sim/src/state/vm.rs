@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
 use super::VmNumber;
+use crate::units;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -70,34 +71,33 @@ pub struct VmFaults {
 impl Vm {
     /// SHA1 over the config file, snapshots and pending section included.
     pub(crate) fn digest(&self) -> String {
-        let hash = Sha1::digest(self.file().as_bytes());
-        hash.iter().map(|byte| format!("{byte:02x}")).collect()
+        units::hex(&Sha1::digest(self.file().as_bytes()))
     }
 
     fn file(&self) -> String {
-        let mut text = String::new();
-        for (key, value) in &self.config {
-            text.push_str(&format!("{key}: {value}\n"));
-        }
+        let section = |map: &BTreeMap<String, String>| -> String {
+            map.iter()
+                .flat_map(|(key, value)| [key.as_str(), ": ", value, "\n"])
+                .collect()
+        };
+        let mut text = section(&self.config);
         if !self.pending.is_empty() || !self.pending_delete.is_empty() {
             text.push_str("\n[PENDING]\n");
-            for (key, value) in &self.pending {
-                text.push_str(&format!("{key}: {value}\n"));
-            }
-            let keys: Vec<String> = self
-                .pending_delete
-                .iter()
-                .map(|(k, f)| if *f { format!("!{k}") } else { k.clone() })
-                .collect();
+            text.push_str(&section(&self.pending));
+            let mark = |(key, force): (&String, &bool)| {
+                if *force {
+                    format!("!{key}")
+                } else {
+                    key.clone()
+                }
+            };
+            let keys: Vec<String> = self.pending_delete.iter().map(mark).collect();
             if !keys.is_empty() {
-                text.push_str(&format!("delete: {}\n", keys.join(",")));
+                text.extend(["delete: ", &keys.join(","), "\n"]);
             }
         }
-        for (name, section) in &self.snapshots {
-            text.push_str(&format!("\n[{name}]\n"));
-            for (key, value) in section {
-                text.push_str(&format!("{key}: {value}\n"));
-            }
+        for (name, snapshot) in &self.snapshots {
+            text.extend(["\n[", name, "]\n", &section(snapshot)]);
         }
         text
     }

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::builder::{StorageOptions, TokenGrant};
 use crate::http::{Reply, Request, form};
-use crate::{Builder, SimHandle, Timing, router};
+use crate::{Builder, SimHandle, Timing, dispatch};
 
 pub(super) const SECRET: &str = "11111111-1111-1111-1111-111111111111";
 pub(super) const ROOT: &str = "root@pam!full";
@@ -94,7 +94,7 @@ impl World {
                 .replace("raw=", "raw%3D")
                 .into_bytes(),
         };
-        router::answer(Arc::clone(&self.sim.sim), "pve1".to_owned(), request).await
+        dispatch::answer(Arc::clone(&self.sim.sim), "pve1".to_owned(), request).await
     }
 
     /// Status and body of a request of the given caller.
@@ -126,7 +126,7 @@ impl World {
     /// Waits for a task and returns its end state.
     pub(super) async fn exit(&self, upid: &Value) -> String {
         let upid = upid.as_str().unwrap();
-        crate::tasks::wait(&self.sim.sim, upid, Duration::from_secs(60))
+        crate::tasks::wait(&self.sim.sim, upid, Duration::from_mins(1))
             .await
             .unwrap()
     }

@@ -1,0 +1,153 @@
+//! Directory listings of the API tree, and the few cluster options.
+
+use serde_json::{Value, json};
+
+use crate::acl;
+use crate::fail::Answer;
+use crate::router::{Call, Perm, Route, now};
+
+const CLUSTER: &[&str] = &[
+    "acme",
+    "backup",
+    "backup-info",
+    "bulk-action",
+    "ceph",
+    "config",
+    "firewall",
+    "ha",
+    "jobs",
+    "log",
+    "mapping",
+    "metrics",
+    "notifications",
+    "nextid",
+    "options",
+    "qemu",
+    "replication",
+    "resources",
+    "status",
+    "tasks",
+    "sdn",
+];
+const NODE: &[&str] = &[
+    "aplinfo",
+    "apt",
+    "capabilities",
+    "ceph",
+    "certificates",
+    "config",
+    "disks",
+    "dns",
+    "firewall",
+    "hardware",
+    "hosts",
+    "journal",
+    "lxc",
+    "migrateall",
+    "netstat",
+    "network",
+    "qemu",
+    "query-oci-repo-tags",
+    "query-url-metadata",
+    "replication",
+    "report",
+    "rrd",
+    "rrddata",
+    "scan",
+    "sdn",
+    "services",
+    "spiceshell",
+    "startall",
+    "status",
+    "stopall",
+    "storage",
+    "subscription",
+    "suspendall",
+    "syslog",
+    "tasks",
+    "termproxy",
+    "time",
+    "version",
+    "vncshell",
+    "vzdump",
+    "wakeonlan",
+];
+const STORAGE: &[&str] = &[
+    "content",
+    "download-url",
+    "file-restore",
+    "import-metadata",
+    "identity",
+    "oci-registry-pull",
+    "prunebackups",
+    "rrd",
+    "rrddata",
+    "status",
+    "upload",
+];
+const ACCESS: &[&str] = &[
+    "users", "groups", "roles", "acl", "domains", "openid", "tfa", "ticket", "password",
+];
+
+pub(super) fn routes() -> Vec<Route> {
+    let use_it = Perm::Any(
+        "/storage/{storage}",
+        &["Datastore.Audit", "Datastore.AllocateSpace"],
+    );
+    vec![
+        now("GET", "/", Perm::User, &[], |_| {
+            Ok(
+                super::subdirs(&["version", "cluster", "nodes", "storage", "access", "pools"])
+                    .into(),
+            )
+        }),
+        now("GET", "/cluster", Perm::User, &[], |_| {
+            Ok(named(CLUSTER).into())
+        }),
+        now("GET", "/cluster/options", Perm::User, &[], |call| {
+            Ok(options(call))
+        }),
+        now("GET", "/cluster/config", Perm::User, &[], |_| {
+            Ok(named(&["nodes", "totem", "join", "qdevice", "apiversion"]).into())
+        }),
+        now("GET", "/nodes/{node}", Perm::User, &[], |_| {
+            Ok(named(NODE).into())
+        }),
+        now(
+            "GET",
+            "/nodes/{node}/storage/{storage}",
+            use_it,
+            &[],
+            |_| Ok(super::subdirs(STORAGE).into()),
+        ),
+        now("GET", "/access", Perm::User, &[], |_| {
+            Ok(super::subdirs(ACCESS).into())
+        }),
+        now("GET", "/access/ticket", Perm::User, &[], |_| {
+            Ok(crate::router::null())
+        }),
+        now("GET", "/access/domains", Perm::User, &[], |_| {
+            Ok(domains().into())
+        }),
+    ]
+}
+
+fn named(names: &[&str]) -> Value {
+    names.iter().map(|name| json!({"name": name})).collect()
+}
+
+fn domains() -> Value {
+    json!([
+        {"realm": "pam", "type": "pam", "comment": "Linux PAM standard authentication"},
+        {"realm": "pve", "type": "pve", "comment": "Proxmox VE authentication server"},
+    ])
+}
+
+/// Only tags for those without Sys.Audit.
+fn options(call: &Call) -> Answer {
+    if acl::has(&call.sim.lock(), &call.who, "/", "Sys.Audit") {
+        json!({"allowed-tags": [], "description": "", "keyboard": "en-us", "mac_prefix": "BC:24:11"}).into()
+    } else {
+        json!({"allowed-tags": []}).into()
+    }
+}
