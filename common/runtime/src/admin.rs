@@ -103,9 +103,9 @@ mod tests {
         let up = Arc::new(AtomicBool::new(false));
         let ready: Ready = Arc::new({
             let up = Arc::clone(&up);
-            move || match up.load(Ordering::Relaxed) {
-                true => Ok(()),
-                false => Err("no endpoint answers".to_owned()),
+            move || {
+                let up = up.load(Ordering::Relaxed);
+                up.then_some(()).ok_or("no endpoint answers".to_owned())
             }
         });
         let stop = CancellationToken::new();

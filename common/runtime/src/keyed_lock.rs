@@ -25,7 +25,7 @@ pub struct KeyedLock<K: Eq + Hash + Clone> {
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard<K: Eq + Hash + Clone> {
     // Dropped before the ticket, so that the entry outlives its permit.
-    permit: Option<OwnedSemaphorePermit>,
+    _permit: OwnedSemaphorePermit,
     ticket: Ticket<K>,
 }
 
@@ -75,7 +75,7 @@ impl<K: Eq + Hash + Clone> KeyedLock<K> {
         let taken = self.enter(key, 1).and_then(|(ticket, semaphore)| {
             let permit = semaphore.try_acquire_owned().ok()?;
             Some(Guard {
-                permit: Some(permit),
+                _permit: permit,
                 ticket,
             })
         });
@@ -91,17 +91,16 @@ impl<K: Eq + Hash + Clone> KeyedLock<K> {
             self.shared.conflicts.inc();
             return Err(LockError::Full);
         };
-        match tokio::time::timeout_at(deadline, semaphore.acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(Guard {
-                permit: Some(permit),
-                ticket,
-            }),
-            // The semaphore is never closed, so the inner error cannot be seen.
-            Ok(Err(_)) | Err(_) => {
-                self.shared.conflicts.inc();
-                Err(LockError::Deadline)
-            }
-        }
+        // The semaphore is never closed: no permit means that the deadline passed.
+        let permit = tokio::time::timeout_at(deadline, semaphore.acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else {
+            self.shared.conflicts.inc();
+            return Err(LockError::Deadline);
+        };
+        Ok(Guard {
+            _permit: permit,
+            ticket,
+        })
     }
 
     /// How many keys are held or waited for.
@@ -167,8 +166,7 @@ impl<K: Eq + Hash + Clone + fmt::Debug> fmt::Debug for Guard<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("key", self.key())
-            .field("held", &self.permit.is_some())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

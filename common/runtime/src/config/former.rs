@@ -89,9 +89,11 @@ fn cluster<'a>(
         let why = "is not taken: make an API token and give token_id and token_secret";
         return Err(keys.refuse(key, why));
     }
-    let trust = match keys.find("insecure").map_or(Ok(false), |n| n.truth())? {
-        true => Trust::Insecure,
-        false => Trust::SystemRoots,
+    let insecure = keys.find("insecure").map_or(Ok(false), |n| n.truth())?;
+    let trust = if insecure {
+        Trust::Insecure
+    } else {
+        Trust::SystemRoots
     };
     let url = url(&keys.get("url")?, &trust)?;
     let token = token_of(&keys, &TOKEN, folder)?;

@@ -63,9 +63,10 @@ fn storages(node: &Node<'_>) -> Result<BTreeMap<StorageId, StoragePolicy>, Strin
     let mut storages = BTreeMap::new();
     for (id, node) in node.entries()? {
         let id = StorageId::from_str(id).map_err(|error| node.refuse(error))?;
-        let policy = match node.is_null() {
-            true => StoragePolicy::default(),
-            false => storage(&node)?,
+        let policy = if node.is_null() {
+            StoragePolicy::default()
+        } else {
+            storage(&node)?
         };
         storages.insert(id, policy);
     }
