@@ -6,11 +6,11 @@ use pve_client::ApiError;
 use pve_model::{Bytes, PveNode, StorageId};
 use pve_runtime::config::StoragePolicy;
 
-use crate::create;
-use crate::disk;
+use crate::disk::{self, Age};
 use crate::error::Error;
 use crate::placement::{self, Seat, StorageKind};
 use crate::region::{Driver, RegionContext};
+use crate::scope;
 use crate::validate::CapacityRequest;
 
 /// What is left, in the place and on the storages that were asked about.
@@ -29,7 +29,7 @@ pub async fn capacity(driver: &Driver, request: &CapacityRequest) -> Result<Capa
         Some(place) => vec![
             driver
                 .region(&place.region)
-                .ok_or_else(|| create::unknown_region(&place.region))?,
+                .ok_or_else(|| scope::unknown_region(&place.region))?,
         ],
         None => driver.regions().cloned().collect(),
     };
@@ -38,7 +38,7 @@ pub async fn capacity(driver: &Driver, request: &CapacityRequest) -> Result<Capa
         storage.is_none_or(|storage| region.storage_policy(storage).is_some())
     };
     if let (Some(storage), false) = (storage, regions.iter().any(known)) {
-        return Err(create::unknown_storage(storage));
+        return Err(scope::unknown_storage(storage));
     }
     let mut sum = Capacity::default();
     for region in regions.iter().filter(|region| known(region)) {
@@ -60,7 +60,7 @@ async fn in_region(
     storage: Option<&StorageId>,
     zone: Option<&PveNode>,
 ) -> Result<Capacity, ApiError> {
-    let seats = disk::all_seats(region).await?;
+    let seats = disk::all_seats(region, Age::Shared).await?;
     let mut sum = Capacity::default();
     for (id, limits) in &region.policy.storages {
         if storage.is_some_and(|storage| storage != id) {

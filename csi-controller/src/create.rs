@@ -19,11 +19,12 @@ use pve_runtime::KeyedLock;
 use pve_runtime::config::StoragePolicy;
 use tokio::time::Instant;
 
-use crate::disk;
+use crate::disk::{self, Age};
 use crate::error::{Error, Exhausted};
 use crate::pins::Pins;
 use crate::placement::{self, Candidate, Plan};
 use crate::region::{Driver, RegionContext};
+use crate::scope;
 use crate::validate::{CreateRequest, Place};
 
 /// How long an allocation may wait for another one that counts against the same quota.
@@ -73,8 +74,8 @@ pub async fn create(
         .as_ref()
         .ok_or_else(|| Error::Invalid("parameter \"storage\" is required".to_owned()))?;
     let mut refusal = None;
-    for (region, wanted) in regions(driver, storage, request)? {
-        let limits = allowed(&region, storage, request)?;
+    for (region, wanted) in scope::regions(driver, storage, request)? {
+        let limits = scope::allowed(&region, storage, request)?;
         let creation = Creation {
             region: &region,
             limits,
@@ -90,92 +91,10 @@ pub async fn create(
     Err(refusal.unwrap_or_else(|| no_room(Exhausted::Storage, "in no region".to_owned())))
 }
 
-type Wanted = (Arc<RegionContext>, Vec<Option<PveNode>>);
-
-/// The regions that were asked for, best first, each with its terms.
-fn regions(
-    driver: &Driver,
-    storage: &StorageId,
-    request: &CreateRequest,
-) -> Result<Vec<Wanted>, Error> {
-    let mut regions: Vec<Wanted> = Vec::new();
-    for place in &request.places {
-        let Some(region) = driver.region(&place.region) else {
-            continue;
-        };
-        match regions.iter_mut().find(|(known, _)| known.name == region.name) {
-            Some((_, wanted)) => wanted.push(place.pve_node.clone()),
-            None => regions.push((region, vec![place.pve_node.clone()])),
-        }
-    }
-    match (request.places.first(), regions.is_empty()) {
-        (Some(place), true) => Err(unknown_region(&place.region)),
-        (Some(_), false) => Ok(regions),
-        (None, _) => {
-            let having = |region: &&Arc<RegionContext>| region.storage_policy(storage).is_some();
-            let all = driver.regions().filter(having);
-            Ok(all.map(|region| (Arc::clone(region), Vec::new())).collect())
-        }
-    }
-    .and_then(|regions: Vec<Wanted>| match regions.is_empty() {
-        true => Err(unknown_storage(storage)),
-        false => Ok(regions),
-    })
-}
-
-/// The refusal of a region that is not in the config.
-pub(crate) fn unknown_region(region: &pve_model::Region) -> Error {
-    let label = pve_model::topology::REGION;
-    Error::Invalid(format!("{label}={region} is not a region of this driver"))
-}
-
-/// The refusal of a storage that policy does not name.
-pub(crate) fn unknown_storage(storage: &StorageId) -> Error {
-    Error::Invalid(format!("storage {storage} is not one that this cluster may use"))
-}
-
-/// The storage's bounds, if it is ours and what is asked for stays below the operator's ceilings.
-pub(crate) fn allowed<'a>(
-    region: &'a RegionContext,
-    storage: &StorageId,
-    request: &CreateRequest,
-) -> Result<&'a StoragePolicy, Error> {
-    let limits = region.storage_policy(storage).ok_or_else(|| unknown_storage(storage))?;
-    let parameters = &request.parameters;
-    let refuse = |key: &str, value: &str| {
-        Err(Error::Invalid(format!(
-            "parameter {key}={value} is not allowed on this storage"
-        )))
-    };
-    if let Some(cache) = parameters.cache
-        && !limits.allow.cache(cache)
-    {
-        return refuse("cache", cache.as_str());
-    }
-    if let Some(aio) = parameters.aio
-        && !limits.allow.aio(aio)
-    {
-        return refuse("aio", aio.as_str());
-    }
-    if parameters.backup && !limits.allow.backup {
-        return refuse("backup", "true");
-    }
-    Ok(limits)
-}
-
 impl Creation<'_> {
     async fn run(&self, wanted: &[Option<PveNode>]) -> Result<Created, Error> {
         let name = &self.request.name;
-        let seats = disk::seats(self.region, self.storage)
-            .await
-            .map_err(unseen("listing storages"))?;
-        let planned = placement::plan(
-            self.request,
-            wanted,
-            &seats,
-            &self.region.policy,
-            self.limits,
-        );
+        let planned = self.plan(wanted).await?;
         let pin = self
             .memory
             .pins
@@ -207,6 +126,31 @@ impl Creation<'_> {
             }
             outcome => outcome,
         }
+    }
+
+    /// Nothing is refused because of a list that others asked for earlier.
+    async fn plan(&self, wanted: &[Option<PveNode>]) -> Result<Result<Plan, Error>, Error> {
+        let shared = self.plan_on(wanted, Age::Shared).await?;
+        let hopeless = match &shared {
+            Ok(plan) => plan.candidates.iter().all(|at| at.obstacle.is_some()),
+            Err(error) => matches!(error, Error::Exhausted { .. }),
+        };
+        match hopeless {
+            true => self.plan_on(wanted, Age::New).await,
+            false => Ok(shared),
+        }
+    }
+
+    async fn plan_on(
+        &self,
+        wanted: &[Option<PveNode>],
+        age: Age,
+    ) -> Result<Result<Plan, Error>, Error> {
+        let seats = disk::seats(self.region, self.storage, age)
+            .await
+            .map_err(unseen("listing storages"))?;
+        let policy = &self.region.policy;
+        Ok(placement::plan(self.request, wanted, &seats, policy, self.limits))
     }
 
     async fn at_candidates(&self, plan: &Plan) -> Result<Created, Error> {
@@ -300,8 +244,7 @@ impl Creation<'_> {
                 (false, "looking at the disk of an earlier request")
             }
             Err(error) if error.effect == Effect::None => {
-                pins.clear(name);
-                return refusal(error);
+                return self.refused(volume, error).await;
             }
             Err(error) => return Err(Error::pve("making a disk")(error)),
         };
@@ -311,6 +254,19 @@ impl Creation<'_> {
             Ok(Presence::Absent) => Err(Error::Contradiction(format!("{volume} is not there"))),
             Err(source) => Err(Error::Unsettled { doing, source }),
         }
+    }
+
+    /// PVE made nothing now; whether an earlier call did is looked at, unless nobody can be asked there.
+    async fn refused(&self, volume: VolumeId, error: ApiError) -> Result<Attempt, Error> {
+        if !disk::could_not_be_asked(&error.kind) {
+            match disk::look(self.region, &volume).await {
+                Ok(Presence::Present(info)) => return Ok(Attempt::Made(volume, info)),
+                Ok(Presence::Absent) => {}
+                Err(source) => return Err(unseen("looking for a disk of an earlier request")(source)),
+            }
+        }
+        self.memory.pins.clear(&self.request.name);
+        refusal(error)
     }
 
     /// A disk that this very call has made and that PVE rounded above the limit is taken back.

@@ -1,5 +1,6 @@
 //! Disks on storages in the domain's words: where a storage is, whether a disk is there, make one, free one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pve_client::{ApiError, DiskInfo, Effect, ErrorKind, Presence, Started, StorageRef, TaskOutcome};
@@ -8,49 +9,93 @@ use pve_runtime::config::StoragePolicy;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::placement::{self, Seat, StorageKind};
+use crate::placement::{self, Seat};
 use crate::region::RegionContext;
 
 /// How long the removal of a disk may take before the sidecar has to ask again. Its time-out is 3 min.
 const REMOVAL: Duration = Duration::from_secs(100);
 
-/// Where a storage is: one seat per host. One request.
-pub async fn seats(region: &RegionContext, storage: &StorageId) -> Result<Vec<Seat>, ApiError> {
-    Ok(all_seats(region)
-        .await?
-        .into_iter()
-        .filter(|(id, _)| id == storage)
-        .map(|(_, seat)| seat)
-        .collect())
+/// How long a list of storages is shared. The numbers in it are up to 10 s old when PVE gives them.
+const SHARED_FOR: Duration = Duration::from_secs(2);
+
+/// How new a list of storages has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Age {
+    /// What others asked for within [`SHARED_FOR`] does.
+    Shared,
+    /// Asked for from now on.
+    New,
 }
 
-/// Every storage of the policy with its seats on allowed hosts. One request.
-pub async fn all_seats(region: &RegionContext) -> Result<Vec<(StorageId, Seat)>, ApiError> {
+/// Every storage of the policy on every allowed host that has it.
+pub type Seats = Arc<Vec<(StorageId, Seat)>>;
+
+/// The last list of storages: those who ask at the same time share one request, and its failure.
+#[derive(Debug, Default)]
+pub struct SeatList {
+    last: tokio::sync::Mutex<Option<Poll>>,
+}
+
+#[derive(Debug)]
+struct Poll {
+    asked: Instant,
+    ended: Instant,
+    outcome: Result<Seats, ApiError>,
+}
+
+impl Poll {
+    /// What it says to somebody who came at `arrived`, if anything.
+    fn answers(&self, age: Age, arrived: Instant) -> Option<Result<Seats, ApiError>> {
+        let oldest = match age {
+            Age::Shared => arrived.checked_sub(SHARED_FOR).unwrap_or(arrived),
+            Age::New => arrived,
+        };
+        let good = match &self.outcome {
+            Ok(_) => self.asked >= oldest,
+            Err(_) => self.ended >= arrived,
+        };
+        good.then(|| self.outcome.clone())
+    }
+}
+
+/// Where a storage is: one seat per host. One request at most.
+pub async fn seats(
+    region: &RegionContext,
+    storage: &StorageId,
+    age: Age,
+) -> Result<Vec<Seat>, ApiError> {
+    let all = all_seats(region, age).await?;
+    let mine = all.iter().filter(|(id, _)| id == storage);
+    Ok(mine.map(|(_, seat)| seat.clone()).collect())
+}
+
+/// Every storage of the policy with its seats on allowed hosts. One request at most.
+pub async fn all_seats(region: &RegionContext, age: Age) -> Result<Seats, ApiError> {
+    let arrived = Instant::now();
+    let mut last = region.seats.last.lock().await;
+    if let Some(outcome) = last.as_ref().and_then(|poll| poll.answers(age, arrived)) {
+        return outcome;
+    }
+    let asked = Instant::now();
+    let outcome = list(region).await.map(Arc::new);
+    let ended = Instant::now();
+    *last = Some(Poll { asked, ended, outcome: outcome.clone() });
+    outcome
+}
+
+async fn list(region: &RegionContext) -> Result<Vec<(StorageId, Seat)>, ApiError> {
     let listing = region.client.storages().await?;
     if listing.undecodable > 0 {
         tracing::warn!(count = listing.undecodable, "storages that can't be read were left out");
     }
-    let seats: Vec<(StorageId, Seat)> = listing
-        .entries
-        .into_iter()
-        .filter(|entry| {
-            region.policy.storages.contains_key(&entry.storage)
-                && region.policy.pve_nodes.contains(&entry.pve_node)
-        })
-        .map(|entry| {
-            let total = entry.total.unwrap_or(Bytes::ZERO);
-            let seat = Seat {
-                pve_node: entry.pve_node,
-                kind: StorageKind::read(&entry.plugin),
-                shared: entry.shared,
-                images: entry.content.contains("images"),
-                available: entry.available,
-                free: total.saturating_sub(entry.used.unwrap_or(Bytes::ZERO)),
-            };
-            (entry.storage, seat)
-        })
+    let policy = &region.policy;
+    let ours = listing.entries.into_iter().filter(|entry| {
+        policy.storages.contains_key(&entry.storage) && policy.pve_nodes.contains(&entry.pve_node)
+    });
+    let seats: Vec<(StorageId, Seat)> = ours
+        .map(|entry| (entry.storage.clone(), Seat::of(entry)))
         .collect();
-    for storage in region.policy.storages.keys() {
+    for storage in policy.storages.keys() {
         let mut hosts: Vec<&Seat> = seats
             .iter()
             .filter(|(id, _)| id == storage)
@@ -229,6 +274,39 @@ impl<'a> Hosts<'a> {
     }
 }
 
-fn could_not_be_asked(kind: &ErrorKind) -> bool {
+/// Whether the answer only says that this host can't speak for the storage.
+pub fn could_not_be_asked(kind: &ErrorKind) -> bool {
     matches!(kind, ErrorKind::HostUnreachable | ErrorKind::StorageUnavailable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_is_shared_while_it_is_new_and_a_failure_with_those_who_waited_only() {
+        let asked = Instant::now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let ended = Instant::now();
+        let failure = ApiError {
+            endpoint: "GET /cluster/resources",
+            kind: ErrorKind::Unreachable,
+            effect: Effect::None,
+            detail: String::new(),
+        };
+        let list = Poll { asked, ended, outcome: Ok(Arc::default()) };
+        let failed = Poll { asked, ended, outcome: Err(failure) };
+        for (sentence, poll, age, seconds, answers) in [
+            ("one who came before", &list, Age::Shared, 0, true),
+            ("one who came a little later", &list, Age::Shared, 2, true),
+            ("one who came too late", &list, Age::Shared, 3, false),
+            ("one who came before and wants it new", &list, Age::New, 0, true),
+            ("one who came later and wants it new", &list, Age::New, 1, false),
+            ("one who waited for a failure", &failed, Age::Shared, 1, true),
+            ("one who came after a failure", &failed, Age::Shared, 2, false),
+        ] {
+            let arrived = asked + Duration::from_secs(seconds);
+            assert_eq!(poll.answers(age, arrived).is_some(), answers, "{sentence}");
+        }
+    }
 }

@@ -24,6 +24,7 @@ pub mod publish;
 pub mod refusal;
 pub mod region;
 pub mod reload;
+pub mod scope;
 pub mod service;
 pub mod slots;
 pub mod tenant;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use pve_client::StorageEntry;
 use pve_model::{Bytes, DiskFormat, PveNode, StorageId, VmId, VolumeId, DiskName};
 use pve_runtime::config::{RegionPolicy, StoragePolicy};
 
@@ -88,6 +89,19 @@ impl StorageKind {
 }
 
 impl Seat {
+    /// What PVE listed.
+    pub fn of(entry: StorageEntry) -> Self {
+        let total = entry.total.unwrap_or(Bytes::ZERO);
+        Self {
+            pve_node: entry.pve_node,
+            kind: StorageKind::read(&entry.plugin),
+            shared: entry.shared,
+            images: entry.content.contains("images"),
+            available: entry.available,
+            free: total.saturating_sub(entry.used.unwrap_or(Bytes::ZERO)),
+        }
+    }
+
     /// Why a disk of `size` can't be made here, as far as one host knows.
     pub fn obstacle(&self, size: Bytes, policy: &StoragePolicy) -> Option<Exhausted> {
         if !self.available || !self.images {
@@ -215,12 +229,16 @@ pub fn volume_id(place: &Place, storage: &StorageId, disk: DiskName) -> VolumeId
     }
 }
 
-/// FNV-1a, the host first so that its difference is mixed by every byte of the name.
+/// FNV-1a with the last step of splitmix64: names and hosts differ in their last characters mostly, which FNV alone
+/// hardly mixes.
 fn spread(name: &str, host: &PveNode) -> u64 {
-    let bytes = host.as_str().bytes().chain([0]).chain(name.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+    let bytes = name.bytes().chain([0]).chain(host.as_str().bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    });
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
 }
 
 fn exhausted(why: Exhausted, detail: &str) -> Error {

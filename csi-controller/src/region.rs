@@ -7,6 +7,7 @@ use pve_client::Client;
 use pve_model::{PveNode, Region, StorageId, VolumeId};
 use pve_runtime::config::{RegionPolicy, StoragePolicy};
 
+use crate::disk::SeatList;
 use crate::error::{Error, Foreign};
 use crate::guests::Guests;
 use crate::inventory::Inventory;
@@ -24,6 +25,8 @@ pub struct RegionContext {
     pub inventory: Inventory,
     /// Locks and memory of its VMs.
     pub guests: Guests,
+    /// Its storages, as PVE last listed them.
+    pub(crate) seats: SeatList,
     /// Hosts that had a storage when PVE was last asked, the usable ones first. A hint for whom to ask about shared
     /// storage; nothing is concluded from it.
     storage_hosts: Mutex<BTreeMap<StorageId, Vec<PveNode>>>,
@@ -46,6 +49,7 @@ impl RegionContext {
             policy,
             inventory,
             guests: Guests::default(),
+            seats: SeatList::default(),
             storage_hosts: Mutex::default(),
         }
     }
