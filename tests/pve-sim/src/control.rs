@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::clock::ClockMode;
 use crate::faults::{Faults, RequestFault, TaskFault};
+use crate::handle::hold;
 use crate::http::server::{self, Endpoint, Service};
 use crate::http::{Reply, Request};
 use crate::qemu;
@@ -147,6 +148,12 @@ struct Reachable {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Hold {
+    ms: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Busy {
     storage: String,
     times: u32,
@@ -165,7 +172,7 @@ fn add_fault(sim: &Sim, kind: &str, request: &Request) -> Outcome {
     Ok(json!({}))
 }
 
-fn vm(sim: &Sim, (method, vmid, what): (&str, &str, &str), request: &Request) -> Outcome {
+fn vm(sim: &Arc<Sim>, (method, vmid, what): (&str, &str, &str), request: &Request) -> Outcome {
     let missing = || (404, format!("no vm {vmid}"));
     let vmid: VmNumber = vmid.parse().map_err(|_| missing())?;
     let node = sim
@@ -203,6 +210,17 @@ fn vm(sim: &Sim, (method, vmid, what): (&str, &str, &str), request: &Request) ->
                     };
                 }
             })
+        }
+        ("POST", "lock") => {
+            let time = Duration::from_millis(body::<Hold>(request)?.ms);
+            let (inner, node) = (sim.clone(), node.clone());
+            sim.tracker.spawn(async move {
+                match inner.lock_vm(&node, vmid).await {
+                    Ok(guard) => hold(&inner, guard, time),
+                    Err(fail) => tracing::warn!(vmid, text = fail.exit_text(), "lock not taken"),
+                }
+            });
+            Ok(json!({}))
         }
         ("GET", "state") => to_value(sim.lock().vms.get(&vmid).ok_or_else(missing)?),
         _ => Err((

@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedMutexGuard;
+
 use crate::builder::{Builder, HardwareKind};
 use crate::faults::{RequestFault, TaskFault};
 use crate::hardware::{Hardware, LoopHardware, MemoryHardware};
@@ -215,6 +217,36 @@ impl SimHandle {
             .unwrap_or_default()
     }
 
+    /// Holds a VM's config lock on its PVE node for this time on the simulator's clock, as a long operation would.
+    pub async fn hold_vm_lock(&self, vmid: VmNumber, time: Duration) -> Result<(), String> {
+        let node = self
+            .with_vm(vmid, |vm| vm.node.clone())
+            .ok_or_else(|| format!("no vm {vmid}"))?;
+        let guard = self
+            .sim
+            .lock_vm(&node, vmid)
+            .await
+            .map_err(|fail| fail.exit_text())?;
+        hold(&self.sim, guard, time);
+        Ok(())
+    }
+
+    /// Holds the lock around a storage's allocations, as seen from that PVE node.
+    pub async fn hold_storage_lock(
+        &self,
+        node: &str,
+        storage: &str,
+        time: Duration,
+    ) -> Result<(), String> {
+        let guard = self
+            .sim
+            .lock_storage(node, storage)
+            .await
+            .map_err(|fail| fail.exit_text())?;
+        hold(&self.sim, guard, time);
+        Ok(())
+    }
+
     /// Starts a VM at once; an error is PVE's text.
     pub fn start_vm(&self, vmid: VmNumber) -> Result<(), String> {
         self.power(vmid, qemu::start)
@@ -256,6 +288,15 @@ impl SimHandle {
         }
         self.sim.hardware.shutdown();
     }
+}
+
+/// Keeps a lock until the time has passed.
+pub(crate) fn hold(sim: &Arc<Sim>, guard: OwnedMutexGuard<()>, time: Duration) {
+    let inner = sim.clone();
+    sim.tracker.spawn(async move {
+        inner.clock.sleep(time).await;
+        drop(guard);
+    });
 }
 
 impl Drop for SimHandle {

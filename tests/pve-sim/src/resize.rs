@@ -148,6 +148,7 @@ fn grow(
     let mut state = sim.lock();
     let definition = state.enabled_storage(storage, &order.node)?.clone();
     let real = definition.kind.round(wanted);
+    let running = state.vms.get(&order.vmid).is_some_and(|vm| vm.running);
     let at = state
         .volume_at(&order.node, volid)
         .ok_or_else(|| Fail::die(definition.no_size_text(volid, name)))?;
@@ -158,6 +159,8 @@ fn grow(
         volume.size = real;
     }
     match definition.kind {
+        // The file of a running VM is grown by its QEMU.
+        StorageKind::Dir if running => {}
         StorageKind::Dir => log.line("Image resized."),
         StorageKind::LvmThin => log.line(format!(
             "  Logical volume {}/{name} successfully resized.",

@@ -23,6 +23,8 @@ pub(crate) struct VmStat {
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     vms: BTreeMap<VmNumber, VmStat>,
+    /// When each PVE node last told anything.
+    nodes: BTreeMap<String, Duration>,
     last: Duration,
 }
 
@@ -73,6 +75,13 @@ impl Stats {
 
     pub(crate) fn push(&mut self, state: &State, now: Duration) {
         self.last = now;
+        for (name, _) in state
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.health != Health::Offline)
+        {
+            self.nodes.insert(name.clone(), now);
+        }
         let online = |vm: &Vm| {
             state
                 .nodes
@@ -91,6 +100,13 @@ impl Stats {
             };
             self.vms.insert(*vmid, stat);
         }
+    }
+
+    /// Whether what a PVE node last told is still remembered.
+    pub(crate) fn knows_node(&self, name: &str, now: Duration) -> bool {
+        self.nodes
+            .get(name)
+            .is_some_and(|at| now.saturating_sub(*at) < FORGET_AFTER)
     }
 
     pub(crate) fn get(&self, vmid: VmNumber) -> Option<&VmStat> {

@@ -1,13 +1,13 @@
 //! `/cluster`: resources, next id, status.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::acl;
 use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Perm, Route, now};
 use crate::schema::{Kind, opt};
-use crate::state::{Health, State, VmNumber};
-use crate::stats::Stats;
+use crate::state::{Health, Node, Pool, State, VmNumber};
+use crate::stats::{Stats, VmStat};
 
 const TYPES: &[&str] = &["vm", "storage", "node", "sdn"];
 
@@ -69,49 +69,83 @@ pub(super) fn vm_entry(state: &State, known: &Stats, vmid: VmNumber) -> Option<V
 fn resources(call: &Call) -> Answer {
     let state = call.sim.lock();
     let mut known = call.sim.stats();
-    known.refresh(&state, call.sim.clock.now());
-    let wanted = call.get("type");
-    let on = |kind: &str| wanted.is_none_or(|wanted| wanted == kind);
+    let now = call.sim.clock.now();
+    known.refresh(&state, now);
+    let on = |kind: &str| call.get("type").is_none_or(|wanted| wanted == kind);
     let mut rows = Vec::new();
-    if wanted.is_none() {
-        let visible = state
-            .pools
-            .keys()
-            .filter(|pool| acl::has(&state, &call.who, &format!("/pool/{pool}"), "Pool.Audit"));
-        rows.extend(
-            visible
-                .map(|pool| json!({"id": format!("/pool/{pool}"), "pool": pool, "type": "pool"})),
-        );
+    if call.get("type").is_none() {
+        let audits =
+            |pool: &str| acl::has(&state, &call.who, &format!("/pool/{pool}"), "Pool.Audit");
+        let visible = state.pools.iter().filter(|(name, _)| audits(name));
+        rows.extend(visible.map(|(name, pool)| pool_row(name, pool, &known)));
     }
     if on("vm") {
         rows.extend(vm_rows(call, &state, &known));
     }
     if on("node") {
-        rows.extend(state.nodes.iter().map(|(name, node)| {
-            let mut row =
-                json!({"id": format!("node/{name}"), "node": name, "type": "node", "level": ""});
-            let map = row.as_object_mut();
-            let status = if node.health == Health::Offline {
-                "offline"
-            } else {
-                "online"
-            };
-            if let Some(map) = map {
-                map.insert("status".into(), json!(status));
-                map.insert("cgroup-mode".into(), json!(1));
-                if status == "online"
-                    && acl::has(&state, &call.who, &format!("/nodes/{name}"), "Sys.Audit")
-                {
-                    map.extend(super::nodes::figures(call.sim.clock.now().as_secs()));
-                }
-            }
-            row
-        }));
+        rows.extend(
+            state
+                .nodes
+                .iter()
+                .map(|(name, node)| node_row(call, &state, name, node)),
+        );
     }
     if on("storage") {
-        rows.extend(storage_rows(call, &state));
+        rows.extend(storage_rows(call, &state, &known));
     }
     Value::Array(rows).into()
+}
+
+/// A pool, with the sums over its running members if there are any.
+fn pool_row(name: &str, pool: &Pool, known: &Stats) -> Value {
+    let mut row = Map::new();
+    row.insert("id".into(), json!(format!("/pool/{name}")));
+    row.insert("pool".into(), json!(name));
+    row.insert("type".into(), json!("pool"));
+    let running: Vec<&VmStat> = pool
+        .vms
+        .iter()
+        .filter_map(|vmid| known.get(*vmid))
+        .filter(|stat| stat.status != "stopped")
+        .collect();
+    if !running.is_empty() {
+        row.insert(
+            "maxcpu".into(),
+            json!(running.iter().map(|stat| stat.cpus).sum::<u64>()),
+        );
+        row.insert(
+            "maxmem".into(),
+            json!(running.iter().map(|stat| stat.memory).sum::<u64>()),
+        );
+        row.insert(
+            "uptime".into(),
+            json!(running.iter().map(|stat| stat.uptime).max()),
+        );
+        row.insert("cpu".into(), json!(0));
+        row.insert("mem".into(), json!(0));
+    }
+    Value::Object(row)
+}
+
+fn node_row(call: &Call, state: &State, name: &str, node: &Node) -> Value {
+    let online = node.health != Health::Offline;
+    let mut row = Map::new();
+    row.insert("id".into(), json!(format!("node/{name}")));
+    row.insert("node".into(), json!(name));
+    row.insert("type".into(), json!("node"));
+    row.insert("level".into(), json!(""));
+    row.insert(
+        "status".into(),
+        json!(if online { "online" } else { "offline" }),
+    );
+    row.insert("cgroup-mode".into(), json!(1));
+    if acl::has(state, &call.who, &format!("/nodes/{name}"), "Sys.Audit") {
+        row.extend(super::nodes::figures(
+            node.health,
+            call.sim.clock.now().as_secs(),
+        ));
+    }
+    Value::Object(row)
 }
 
 fn vm_rows(call: &Call, state: &State, known: &Stats) -> Vec<Value> {
@@ -143,7 +177,7 @@ fn vm_rows(call: &Call, state: &State, known: &Stats) -> Vec<Value> {
     rows
 }
 
-fn storage_rows(call: &Call, state: &State) -> Vec<Value> {
+fn storage_rows(call: &Call, state: &State, known: &Stats) -> Vec<Value> {
     let mut rows = Vec::new();
     for (id, storage) in state.storages.iter().filter(|(_, s)| !s.disable) {
         if !acl::has(
@@ -154,12 +188,13 @@ fn storage_rows(call: &Call, state: &State) -> Vec<Value> {
         ) {
             continue;
         }
-        for (node, host) in state.nodes.iter().filter(|(node, _)| storage.on_node(node)) {
+        for node in state.nodes.keys().filter(|node| storage.on_node(node)) {
+            let fresh = known.knows_node(node, call.sim.clock.now());
             rows.push(super::storage::resource_row(
                 state,
                 (id, storage),
                 node,
-                host.health,
+                fresh,
             ));
         }
     }

@@ -26,12 +26,20 @@ pub(super) fn routes() -> Vec<Route> {
     ]
 }
 
-/// Load figures of a PVE node, as shown to those with Sys.Audit on it.
-pub(super) fn figures(uptime: u64) -> Map<String, Value> {
-    let value = json!({
-        "maxcpu": 2, "cpu": 0.05, "mem": 1_090_760_704, "maxmem": 25_276_502_016_u64, "disk": 34_439_151_616_u64,
-        "maxdisk": 270_553_174_016_u64, "uptime": 4570 + uptime,
+/// Load figures of a PVE node, as shown to those with Sys.Audit on it; of a dead one only its sizes are left.
+pub(super) fn figures(health: Health, uptime: u64) -> Map<String, Value> {
+    let mut value =
+        json!({"maxcpu": 2, "maxmem": 25_276_502_016_u64, "maxdisk": 270_553_174_016_u64});
+    let live = json!({
+        "cpu": 0.05, "mem": 1_090_760_704, "disk": 34_439_151_616_u64, "uptime": 4570 + uptime,
     });
+    if let (true, Some(map), Some(live)) = (
+        health != Health::Offline,
+        value.as_object_mut(),
+        live.as_object(),
+    ) {
+        map.extend(live.clone());
+    }
     value.as_object().cloned().unwrap_or_default()
 }
 
@@ -52,8 +60,8 @@ fn list(call: &Call) -> Answer {
         if let Ok(fingerprint) = call.sim.fingerprint.lock() {
             row.insert("ssl_fingerprint".into(), json!(*fingerprint));
         }
-        if online && acl::has(&state, &call.who, &format!("/nodes/{name}"), "Sys.Audit") {
-            row.extend(figures(call.sim.clock.now().as_secs()));
+        if acl::has(&state, &call.who, &format!("/nodes/{name}"), "Sys.Audit") {
+            row.extend(figures(node.health, call.sim.clock.now().as_secs()));
         }
         rows.push(Value::Object(row));
     }

@@ -69,9 +69,10 @@ fn pool(call: &Call, name: &str) -> Result<Value, Fail> {
         let at = state
             .storages
             .get(id)
-            .and_then(|s| Some((s, state.nodes.iter().find(|(node, _)| s.on_node(node))?)));
-        members.extend(at.map(|(storage, (node, host))| {
-            super::storage::resource_row(&state, (id, storage), node, host.health)
+            .and_then(|s| Some((s, state.nodes.keys().find(|node| s.on_node(node))?)));
+        members.extend(at.map(|(storage, node)| {
+            let fresh = known.knows_node(node, call.sim.clock.now());
+            super::storage::resource_row(&state, (id, storage), node, fresh)
         }));
     }
     let mut value = json!({"members": members});

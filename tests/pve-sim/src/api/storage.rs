@@ -7,7 +7,7 @@ use crate::acl;
 use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Perm, Route, now};
 use crate::schema::{Kind, opt};
-use crate::state::{Health, State, Storage, StorageKind};
+use crate::state::{State, Storage, StorageKind};
 use crate::units;
 
 pub(super) fn routes() -> Vec<Route> {
@@ -200,18 +200,18 @@ fn fraction(part: u64, whole: u64) -> Value {
     json!(part as f64 / whole as f64)
 }
 
-/// A storage's line in `/cluster/resources`.
+/// A storage's line in `/cluster/resources`; a dead PVE node's stays as it was until it is forgotten.
 pub(super) fn resource_row(
     state: &State,
     (id, storage): (&str, &Storage),
     node: &str,
-    health: Health,
+    known: bool,
 ) -> Value {
     let mut row = json!({
         "id": format!("storage/{node}/{id}"), "storage": id, "node": node, "type": "storage", "plugintype": storage.kind.name(),
         "shared": u8::from(storage.shared), "content": content(storage), "status": "unknown",
     });
-    if let (true, Some(map)) = (health == Health::Online, row.as_object_mut()) {
+    if let (true, Some(map)) = (known, row.as_object_mut()) {
         map.insert("status".into(), json!("available"));
         map.insert("maxdisk".into(), json!(storage.total));
         map.insert("disk".into(), json!(used(state, id, storage, node)));

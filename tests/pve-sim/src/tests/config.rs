@@ -141,7 +141,11 @@ async fn background_delay_ends_with_the_upid_of_the_running_task() {
 #[tokio::test]
 async fn the_config_lock_is_waited_for_ten_seconds() {
     let world = World::new(cluster().clock(ClockMode::Real { speed: 200 })).await;
-    let guard = world.sim.sim.lock_vm("pve1", 100).await.unwrap();
+    world
+        .sim
+        .hold_vm_lock(100, Duration::from_secs(15))
+        .await
+        .unwrap();
     let before = world.sim.now();
     let (status, body) = world.put("description=x").await;
     assert!(world.sim.now().checked_sub(before).unwrap() >= Duration::from_secs(10));
@@ -152,7 +156,6 @@ async fn the_config_lock_is_waited_for_ten_seconds() {
             &"can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout\n".into()
         )
     );
-    drop(guard);
     assert_eq!(world.put("description=x").await.0, 200);
 }
 

@@ -174,3 +174,27 @@ async fn a_busy_storage_fails_as_many_deletions_as_told() {
     );
     assert!(world.ok("DELETE", path, "").await.is_null());
 }
+
+#[tokio::test]
+async fn the_storage_lock_is_the_hosts_or_the_clusters() {
+    let world = World::new(cluster().clock(crate::ClockMode::Real { speed: 200 })).await;
+    let time = std::time::Duration::from_secs(15);
+    for (storage, text) in [
+        (
+            "local",
+            "can't lock file '/var/lock/pve-manager/pve-storage-local' - got timeout\n",
+        ),
+        (
+            "shared",
+            "cfs-lock 'storage-shared' error: got lock request timeout\n",
+        ),
+    ] {
+        world
+            .sim
+            .hold_storage_lock("pve1", storage, time)
+            .await
+            .unwrap();
+        let (status, body) = alloc(&world, storage, "vmid=9999&size=1M&filename=x.raw").await;
+        assert_eq!((status, &body["message"]), (500, &text.into()));
+    }
+}

@@ -132,6 +132,22 @@ async fn a_dead_node_answers_595_and_a_hung_one_596() {
     );
     let nodes = world.ok("GET", "/cluster/resources?type=node", "").await;
     assert_eq!(nodes[1]["status"], "offline");
+    assert!(nodes[1].get("maxmem").is_some() && nodes[1].get("mem").is_none());
+    // Its VMs and storages stay as they were last told, for five minutes.
+    let storages = world.ok("GET", "/cluster/resources?type=storage", "").await;
+    assert!(
+        storages
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|row| row["status"] == "available")
+    );
+    world.sim.advance(Duration::from_mins(5));
+    let vms = world.ok("GET", "/cluster/resources?type=vm", "").await;
+    assert_eq!(
+        (&vms[0]["status"], &vms[1]["status"]),
+        (&"running".into(), &"unknown".into())
+    );
     world.sim.node_health("pve2", Health::Hung);
     let reply = world
         .send(ROOT, "GET", "/nodes/pve2/qemu/101/config", "")
