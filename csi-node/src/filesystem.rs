@@ -28,9 +28,9 @@ const MARK_FROM_END: u64 = 512 << 10;
 const MARK_LEAST_DISK: u64 = 16 << 20;
 
 /// Probing reads some dozens of blocks.
-const PROBE_LIMIT: Duration = Duration::from_secs(60);
+const PROBE_LIMIT: Duration = Duration::from_mins(1);
 /// A check replays a journal at most, or walks the whole file system after an error. The RPC does not wait as long.
-const WORK_LIMIT: Duration = Duration::from_secs(30 * 60);
+const WORK_LIMIT: Duration = Duration::from_mins(30);
 
 /// What is on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,6 +133,24 @@ pub async fn clear_mark(host: &dyn Host, device: &VerifiedDevice, wwn: Wwn) -> R
     match read_mark(host, device, wwn).await? {
         Mark::Absent => Ok(()),
         Mark::Present => Err(device.unfit(Unfit::Changed)),
+    }
+}
+
+/// Switches a raw block volume to read-only or back (`blockdev`, exit code 0 or not).
+pub async fn switch(
+    host: &dyn Host,
+    device: &std::path::Path,
+    access: Access,
+) -> Result<(), Error> {
+    let flag = match access {
+        Access::ReadOnly => "--setro",
+        Access::ReadWrite => "--setrw",
+    };
+    let args = vec![flag.to_owned(), device.display().to_string()];
+    let output = host.run(Tool::Blockdev, args, PROBE_LIMIT).await?;
+    match output.code {
+        Some(0) => Ok(()),
+        _ => Err(failed(Tool::Blockdev, &output)),
     }
 }
 
@@ -269,32 +287,15 @@ fn failed(tool: Tool, output: &ToolOutput) -> Error {
 
 /// The last line that a program wrote, for a message.
 fn said(output: &ToolOutput) -> String {
-    let lines = output.stdout.lines().chain(output.stderr.lines());
-    let last = lines
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .next_back();
+    let mut lines = output
+        .stdout
+        .lines()
+        .chain(output.stderr.lines())
+        .map(str::trim);
+    let last = lines.rfind(|line| !line.is_empty());
     last.unwrap_or("it said nothing")
         .chars()
         .filter(|c| !c.is_control())
         .take(200)
         .collect()
-}
-
-/// Switches a raw block volume to read-only or back (`blockdev`, exit code 0 or not).
-pub async fn switch(
-    host: &dyn Host,
-    device: &std::path::Path,
-    access: Access,
-) -> Result<(), Error> {
-    let flag = match access {
-        Access::ReadOnly => "--setro",
-        Access::ReadWrite => "--setrw",
-    };
-    let args = vec![flag.to_owned(), device.display().to_string()];
-    let output = host.run(Tool::Blockdev, args, PROBE_LIMIT).await?;
-    match output.code {
-        Some(0) => Ok(()),
-        _ => Err(failed(Tool::Blockdev, &output)),
-    }
 }

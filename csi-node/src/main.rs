@@ -1,7 +1,7 @@
 //! `pve-csi-node`: the node plugin's process.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,9 @@ use clap::Parser;
 use csi_proto::csi::v1::identity_server::IdentityServer;
 use csi_proto::csi::v1::node_server::NodeServer;
 use prometheus_client::registry::Registry;
+use pve_csi_node::host::Host;
 use pve_csi_node::linux_host::LinuxHost;
+use pve_csi_node::mountinfo::{self, Spread};
 use pve_csi_node::registration::{self, Announcement, Progress};
 use pve_csi_node::service::Service;
 use pve_csi_node::topology::NodeObject;
@@ -115,6 +117,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let metrics = registry.sub_registry_with_prefix("proxmox_csi");
     let layer = RpcLayer::new(RpcMetrics::register(metrics));
     let host = LinuxHost::new(arguments.sys_root, arguments.dev_root, metrics);
+    warn_if_private(&host, &arguments.kubelet_dir).await;
     let client = kube_client(arguments.kubeconfig)
         .await
         .context("access to the API server")?;
@@ -152,6 +155,23 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         tracing::warn!(left, "ending while work still runs");
     }
     served.context("CSI socket")
+}
+
+/// The kubelet and the Pods see the volumes only if mounts below its root spread to their mount namespaces. Where all
+/// share one, as in tests, nothing has to spread: so it is no error.
+async fn warn_if_private(host: &LinuxHost, kubelet_dir: &Path) {
+    let mounts = match host.mounts().await {
+        Ok(mounts) => mounts,
+        Err(error) => return tracing::warn!(%error, "the mount table"),
+    };
+    let spread = mountinfo::holding(&mounts, kubelet_dir).map(|mount| mount.spread);
+    if spread != Some(Spread::Shared) {
+        tracing::warn!(
+            kubelet_dir = %kubelet_dir.display(),
+            "the kubelet's root is not on a shared mount: if the kubelet has another mount namespace, it will not see \
+             the volumes (mountPropagation: Bidirectional)"
+        );
+    }
 }
 
 async fn admin(

@@ -1,4 +1,4 @@
-//! `/proc/self/mountinfo`: what is really mounted where (proc_pid_mountinfo(5)).
+//! `/proc/self/mountinfo`: what is really mounted where (`proc_pid_mountinfo(5)`).
 //!
 //! Pure: it reads text, and knows neither volumes nor system calls.
 
@@ -17,6 +17,8 @@ pub struct Mount {
     pub root: PathBuf,
     /// Where.
     pub point: PathBuf,
+    /// Whether mounts below it are seen in other mount namespaces.
+    pub spread: Spread,
     /// Options of this mount.
     pub options: String,
     /// The kernel's name of the file system.
@@ -25,6 +27,15 @@ pub struct Mount {
     pub source: PathBuf,
     /// Options of the file system, common to all its mounts.
     pub super_options: String,
+}
+
+/// Whether what is mounted below a mount shows up elsewhere (kernel `Documentation/filesystems/sharedsubtree.rst`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// It does.
+    Shared,
+    /// It stays in this mount namespace.
+    Private,
 }
 
 /// The line that is not of the form.
@@ -38,9 +49,11 @@ impl Mount {
         self.has_option("ro") || self.filesystem_is_read_only()
     }
 
-    /// Whether the file system is read-only for everyone, as ext4 becomes after errors.
+    /// Whether the file system is read-only for everyone, as ext4 becomes after errors. Linux shows `emergency_ro`
+    /// for it since 6.15, `ro` before (`fs/ext4/super.c: _ext4_show_options`).
     pub fn filesystem_is_read_only(&self) -> bool {
-        self.super_options.split(',').any(|option| option == "ro")
+        let stopped = |option| matches!(option, "ro" | "emergency_ro" | "shutdown");
+        self.super_options.split(',').any(stopped)
     }
 
     /// Whether this mount has the option.
@@ -63,6 +76,12 @@ pub fn at<'a>(mounts: &'a [Mount], path: &Path) -> Vec<&'a Mount> {
     mounts.iter().filter(|mount| mount.point == path).collect()
 }
 
+/// The mount that holds `path`, which is resolved.
+pub fn holding<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let holders = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    holders.max_by_key(|mount| mount.point.components().count())
+}
+
 /// `id parent major:minor root point options [optional…] - kind source super_options`
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
@@ -70,11 +89,19 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let root = path(fields.next()?);
     let point = path(fields.next()?);
     let options = text(fields.next()?);
-    fields.find(|field| *field == b"-")?;
+    let mut spread = Spread::Private;
+    loop {
+        match fields.next()? {
+            b"-" => break,
+            field if field.starts_with(b"shared:") => spread = Spread::Shared,
+            _ => {}
+        }
+    }
     Some(Mount {
         number,
         root,
         point,
+        spread,
         options,
         kind: text(fields.next()?),
         source: path(fields.next()?),
@@ -147,6 +174,8 @@ mod tests {
         assert!(staged.has_option("noatime") && !staged.has_option("relatime"));
         assert!(!staged.is_read_only());
         assert!(mounts[3].is_read_only() && mounts[3].filesystem_is_read_only());
+        let stopped = parse(b"1 2 8:16 / /x rw - ext4 /dev/sdb rw,emergency_ro\n").unwrap();
+        assert!(stopped[0].is_read_only());
     }
 
     #[test]
@@ -156,6 +185,15 @@ mod tests {
         assert_eq!(stacked.len(), 2);
         assert_eq!(stacked[1].source, Path::new("/dev/sdc"));
         assert!(at(&mounts, Path::new("/var/lib/kubelet")).is_empty());
+        assert_eq!(holding(&mounts, Path::new("/var/lib")), Some(&mounts[1]));
+        assert_eq!(
+            holding(&mounts, Path::new("/var/lib/kubelet/a b/c")),
+            Some(&mounts[3])
+        );
+        assert_eq!(
+            (mounts[1].spread, mounts[3].spread),
+            (Spread::Shared, Spread::Private)
+        );
         assert!(at(&mounts, Path::new("/var/lib/kubelet/a b/c")).is_empty());
     }
 

@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status};
 use crate::topology::{self, NodeObject};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// The socket in the kubelet's folder and what it says.

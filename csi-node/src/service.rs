@@ -216,7 +216,7 @@ impl Node for Service {
         request: Request<NodeGetVolumeStatsRequest>,
     ) -> Answer<NodeGetVolumeStatsResponse> {
         let stats = self.stats(request.get_ref()).await?;
-        Ok(Response::new(stats_response(stats)))
+        Ok(Response::new(stats_response(&stats)))
     }
 
     async fn node_get_capabilities(
@@ -258,7 +258,7 @@ impl Node for Service {
     }
 }
 
-fn stats_response(stats: Stats) -> NodeGetVolumeStatsResponse {
+fn stats_response(stats: &Stats) -> NodeGetVolumeStatsResponse {
     let usage = match stats.room {
         Room::Filesystem(usage) => vec![
             amount(usage.bytes, volume_usage::Unit::Bytes),

@@ -21,12 +21,12 @@ use crate::mountopts::MountOptions;
 use crate::publish::{PublishRequest, PublishUsage};
 use crate::stage::{EXT4, StageRequest, StageUsage};
 
-/// PATH_MAX of Linux.
+/// `PATH_MAX` of Linux.
 const PATH_MAX: usize = 4096;
 const BLOCK_SIZES: std::ops::RangeInclusive<u32> = 1024..=65536;
 const INODE_SIZES: std::ops::RangeInclusive<u32> = 128..=65536;
 
-/// A volume at a path: what is left of Unstage, Unpublish and GetVolumeStats.
+/// A volume at a path: what is left of NodeUnstage, NodeUnpublish and NodeGetVolumeStats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeAt {
     /// Which volume.
@@ -131,7 +131,10 @@ struct Capability {
 fn capability(capability: Option<&VolumeCapability>) -> Result<Capability, Error> {
     let missing = || Error::invalid("volume_capability is required");
     let capability = capability.ok_or_else(missing)?;
-    let mode = capability.access_mode.as_ref().map(|mode| mode.mode());
+    let mode = capability
+        .access_mode
+        .as_ref()
+        .map(csi_proto::csi::v1::volume_capability::AccessMode::mode);
     let access = match mode {
         None | Some(Mode::Unknown) => return Err(Error::invalid("an access mode is required")),
         Some(

@@ -3,9 +3,14 @@
 //!
 //! Everything is mounted in a mount namespace of the test's own thread and goes with it.
 
-use std::collections::HashMap;
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests run programs as an administrator would"
+)]
+
+mod disk;
+
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -19,10 +24,12 @@ use csi_proto::csi::v1::{
 };
 use nix::mount::MsFlags;
 use nix::sched::CloneFlags;
-use nix::sys::stat::{Mode as FileMode, SFlag, makedev, mknod};
 use pve_model::wwn::Wwn;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+
+pub(crate) use disk::Disk;
+use disk::attach;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -37,11 +44,11 @@ fn obstacle() -> Option<String> {
     let missing = ["losetup", "blkid", "mkfs.ext4", "e2fsck", "blockdev"]
         .into_iter()
         .find(|tool| {
-            !Command::new(tool)
+            let version = Command::new(tool)
                 .arg("--version")
                 .stdin(Stdio::null())
-                .output()
-                .is_ok()
+                .output();
+            version.is_err()
         });
     missing.map(|tool| format!("{tool} is not installed"))
 }
@@ -70,27 +77,6 @@ pub(crate) fn with_machine(name: &str, test: impl AsyncFnOnce(Machine)) {
 pub(crate) struct Machine {
     plugin: Option<Child>,
     folder: tempfile::TempDir,
-}
-
-/// A disk that is plugged into the machine.
-pub(crate) struct Disk {
-    pub(crate) name: String,
-    pub(crate) handle: String,
-    pub(crate) wwn: Wwn,
-    pub(crate) size: u64,
-    pub(crate) backing: PathBuf,
-    pub(crate) node: PathBuf,
-    sysfs: PathBuf,
-    device: Loop,
-}
-
-struct Loop(PathBuf);
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        // A device that is mounted yet goes with its last user.
-        drop(Command::new("losetup").arg("-d").arg(&self.0).output());
-    }
 }
 
 impl Drop for Machine {
@@ -177,7 +163,6 @@ impl Machine {
         file.set_len(size).unwrap();
         let device = attach(&backing);
         Disk {
-            name: name.to_owned(),
             handle: handle.to_owned(),
             wwn,
             size,
@@ -266,97 +251,6 @@ impl Machine {
             .await?
             .into_inner())
     }
-}
-
-impl Disk {
-    /// Makes it appear.
-    pub(crate) fn plug(&self) {
-        let rdev = fs::metadata(&self.device.0).unwrap().rdev();
-        let (major, minor) = (nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
-        if !self.node.exists() {
-            mknod(
-                &self.node,
-                SFlag::S_IFBLK,
-                FileMode::S_IRWXU,
-                makedev(major, minor),
-            )
-            .unwrap();
-        }
-        fs::create_dir_all(self.sysfs.join("device")).unwrap();
-        fs::write(self.sysfs.join("device/wwid"), self.wwn.sysfs_wwid() + "\n").unwrap();
-        let real = Path::new("/sys/block").join(self.device.0.file_name().unwrap());
-        for name in ["size", "ro", "holders", "queue"] {
-            symlink(real.join(name), self.sysfs.join(name)).unwrap();
-        }
-        fs::write(self.sysfs.join("dev"), format!("{major}:{minor}\n")).unwrap();
-    }
-
-    /// Makes it disappear from view; what uses it keeps it.
-    pub(crate) fn unplug(&self) {
-        fs::remove_dir_all(&self.sysfs).unwrap();
-        fs::remove_file(&self.node).unwrap();
-    }
-
-    /// Gives it another name, before it is plugged.
-    pub(crate) fn named(mut self, wwn: Wwn) -> Self {
-        self.wwn = wwn;
-        self
-    }
-
-    /// What the controller hands over.
-    pub(crate) fn context(&self) -> HashMap<String, String> {
-        HashMap::from([
-            ("DevicePath".to_owned(), self.wwn.by_id_path()),
-            ("lun".to_owned(), "1".to_owned()),
-            ("size".to_owned(), self.size.to_string()),
-        ])
-    }
-
-    /// The loop device itself.
-    pub(crate) fn loop_device(&self) -> &Path {
-        &self.device.0
-    }
-
-    /// `size` bytes of its content.
-    pub(crate) fn read(&self, offset: u64, size: usize) -> Vec<u8> {
-        use std::os::unix::fs::FileExt;
-        let mut bytes = vec![0; size];
-        fs::File::open(&self.backing)
-            .unwrap()
-            .read_exact_at(&mut bytes, offset)
-            .unwrap();
-        bytes
-    }
-
-    /// Writes into its content.
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
-        use std::os::unix::fs::FileExt;
-        let file = fs::File::options().write(true).open(&self.node).unwrap();
-        file.write_all_at(bytes, offset).unwrap();
-        file.sync_all().unwrap();
-    }
-
-    /// A fingerprint of all its content.
-    pub(crate) fn digest(&self) -> String {
-        let output = run("sha256sum", &[self.backing.to_str().unwrap()]);
-        String::from_utf8(output.stdout).unwrap()
-    }
-}
-
-/// Several engineers and tests ask for a free device at once, and only one gets it.
-fn attach(backing: &Path) -> Loop {
-    for _ in 0..50 {
-        let output = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(backing)
-            .output()
-            .unwrap();
-        if output.status.success() {
-            return Loop(String::from_utf8(output.stdout).unwrap().trim().into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("no free loop device");
 }
 
 /// Runs a program that must succeed.
