@@ -10,6 +10,7 @@ pub mod extra_controller;
 pub mod kube_stub;
 pub mod process;
 pub mod real_pve;
+pub mod refusals;
 pub mod requirements;
 pub mod truth;
 pub mod world;

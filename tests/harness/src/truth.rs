@@ -80,7 +80,12 @@ impl Truth {
 
     /// The value of a config key of a VM.
     pub fn config(&self, vmid: VmNumber, key: &str) -> Option<&str> {
-        self.state.vms.get(&vmid)?.config.get(key).map(String::as_str)
+        self.state
+            .vms
+            .get(&vmid)?
+            .config
+            .get(key)
+            .map(String::as_str)
     }
 
     /// What is wrong in any case: changes left pending, disks in two VMs or twice in one, QEMU and config at odds.
@@ -90,7 +95,11 @@ impl Truth {
             let pending = vm.pending.keys().chain(vm.pending_delete.keys());
             found.extend(pending.map(|key| format!("{key} of VM {vmid} is pending")));
             if vm.running {
-                found.extend(at_odds(vm).into_iter().map(|text| format!("VM {vmid}: {text}")));
+                found.extend(
+                    at_odds(vm)
+                        .into_iter()
+                        .map(|text| format!("VM {vmid}: {text}")),
+                );
             }
         }
         for volid in self.disks() {

@@ -21,6 +21,15 @@ async fn timed<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> (T, D
     (answer, start.elapsed())
 }
 
+/// What a call answered, how long it took and how many requests.
+async fn measured<T>(
+    world: &World,
+    call: impl Future<Output = Result<T, tonic::Status>>,
+) -> (T, Duration, usize) {
+    let ((answer, time), count) = world.counted(timed(call)).await;
+    (answer, time, count)
+}
+
 fn best(times: &[Duration]) -> Duration {
     times.iter().copied().min().unwrap()
 }
@@ -32,17 +41,37 @@ async fn each_rpc_takes_little_longer_than_pve_itself() {
     let world = World::start(builder).await.unwrap();
     let caller = world.caller();
     let mut times: [Vec<Duration>; 4] = Default::default();
+    let mut requests: [Vec<usize>; 4] = Default::default();
     for number in 0..TRIES {
         let name = format!("pvc-{number}");
-        let (volume, time) = timed(caller.create(&name, FILES, Some("pve1"))).await;
-        times[0].push(time);
-        times[1].push(timed(caller.publish(&volume, 101)).await.1);
-        times[2].push(timed(caller.unpublish(&volume, 101)).await.1);
-        times[3].push(timed(caller.delete(&volume)).await.1);
+        let create = measured(&world, caller.create(&name, FILES, Some("pve1"))).await;
+        let volume = create.0;
+        let publish = measured(&world, caller.publish(&volume, 101)).await;
+        let unpublish = measured(&world, caller.unpublish(&volume, 101)).await;
+        let delete = measured(&world, caller.delete(&volume)).await;
+        let rpcs = [
+            (create.1, create.2),
+            (publish.1, publish.2),
+            (unpublish.1, unpublish.2),
+            (delete.1, delete.2),
+        ];
+        for (at, (time, count)) in rpcs.into_iter().enumerate() {
+            times[at].push(time);
+            requests[at].push(count);
+        }
     }
-    println!("create, publish, unpublish, delete: {times:?}");
+    println!("create, publish, unpublish, delete: {times:?}, {requests:?} requests");
+    for (most, requests) in [3, 5, 5, 4].into_iter().zip(&requests) {
+        assert!(
+            requests.iter().all(|count| *count <= most),
+            "{requests:?}, at most {most}"
+        );
+    }
     let limits = [
-        ("create", 2 * Timing::REAL.allocate.max(Duration::from_millis(40))),
+        (
+            "create",
+            2 * Timing::REAL.allocate.max(Duration::from_millis(40)),
+        ),
         ("publish", Timing::REAL.attach * 3 / 2),
         ("unpublish", Timing::REAL.detach * 11 / 10),
         ("delete", Duration::from_millis(100)),
@@ -72,7 +101,11 @@ async fn ten_lives_at_once_take_little_longer_than_pve_needs_one_after_the_other
     println!("ten lives: {took:?}, {requests} requests");
     let pve = 10 * (Timing::REAL.attach + Timing::REAL.detach + Timing::REAL.allocate);
     assert!(took <= pve * 115 / 100, "{took:?}, PVE needs {pve:?}");
-    assert!(requests <= 150, "{requests}: {:#?}", world.sim.request_counts());
+    assert!(
+        requests <= 150,
+        "{requests}: {:#?}",
+        world.sim.request_counts()
+    );
     assert!(Truth::of(&world.sim).violations().is_empty());
 }
 
@@ -107,7 +140,10 @@ async fn with_tasks_of(task: Duration) -> [Duration; 3] {
 async fn a_short_task_is_not_waited_for_longer_than_it_takes() {
     let _alone = ALONE.lock().await;
     for time in with_tasks_of(Duration::from_millis(200)).await {
-        assert!(time >= Duration::from_millis(190), "the fault did not take effect: {time:?}");
+        assert!(
+            time >= Duration::from_millis(190),
+            "the fault did not take effect: {time:?}"
+        );
         assert!(time <= Duration::from_millis(350), "{time:?}");
     }
 }
@@ -116,7 +152,10 @@ async fn a_short_task_is_not_waited_for_longer_than_it_takes() {
 async fn a_task_that_outlasts_the_request_is_noticed_soon_after_its_end() {
     let _alone = ALONE.lock().await;
     for time in with_tasks_of(Duration::from_millis(2600)).await {
-        assert!(time >= Duration::from_millis(2590), "the fault did not take effect: {time:?}");
+        assert!(
+            time >= Duration::from_millis(2590),
+            "the fault did not take effect: {time:?}"
+        );
         assert!(time <= Duration::from_millis(3100), "{time:?}");
     }
 }

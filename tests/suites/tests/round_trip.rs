@@ -16,7 +16,9 @@ use harness::world::{FILES, NodePlugin, SHARED, THIN, World, node_id, tenant};
 const NONE: [String; 0] = [];
 
 async fn lives_in_memory(storage: &str, zone: Option<&str>) {
-    let world = World::start(tenant(&[(101, "pve1"), (102, "pve1")])).await.unwrap();
+    let world = World::start(tenant(&[(101, "pve1"), (102, "pve1")]))
+        .await
+        .unwrap();
     let caller = world.caller();
     let volume = caller.create("pvc-life", storage, zone).await.unwrap();
     assert_eq!(Truth::of(&world.sim).size(&volume), Some(64 << 20));
@@ -27,7 +29,10 @@ async fn lives_in_memory(storage: &str, zone: Option<&str>) {
         assert_eq!(slots.len(), 1, "{truth:?}");
         let drive = truth.config(vmid, &slots[0]).unwrap();
         let wwn = context["DevicePath"].trim_start_matches("/dev/disk/by-id/wwn-");
-        assert!(drive.contains(&format!("wwn={wwn}")), "{drive} of {context:?}");
+        assert!(
+            drive.contains(&format!("wwn={wwn}")),
+            "{drive} of {context:?}"
+        );
         assert_eq!(truth.violations(), NONE);
 
         caller.unpublish(&volume, vmid).await.unwrap();
@@ -56,7 +61,9 @@ async fn a_volume_on_shared_storage_lives_and_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_rpc_may_be_repeated() {
-    let world = World::start(tenant(&[(101, "pve1"), (102, "pve2")])).await.unwrap();
+    let world = World::start(tenant(&[(101, "pve1"), (102, "pve2")]))
+        .await
+        .unwrap();
     let caller = world.caller();
     let mut volumes = Vec::new();
     for _ in 0..2 {
@@ -150,7 +157,10 @@ async fn bytes_written_on_one_worker_are_read_on_the_next() {
     let first = world.start_node(101, Some("pve1")).await.unwrap();
     let second = world.start_node(102, Some("pve1")).await.unwrap();
     let caller = world.caller();
-    let volume = caller.create("pvc-ext4", FILES, Some("pve1")).await.unwrap();
+    let volume = caller
+        .create("pvc-ext4", FILES, Some("pve1"))
+        .await
+        .unwrap();
     let write = async |node: &NodePlugin, target: &Path| {
         assert!(mounted_at(target).unwrap().starts_with("ext4 "));
         std::fs::write(target.join("hello"), "written").unwrap();
@@ -159,12 +169,20 @@ async fn bytes_written_on_one_worker_are_read_on_the_next() {
             volume_path: target.display().to_string(),
             ..Default::default()
         };
-        let stats = node.csi.node().node_get_volume_stats(request).await.unwrap();
+        let stats = node
+            .csi
+            .node()
+            .node_get_volume_stats(request)
+            .await
+            .unwrap();
         assert!(stats.into_inner().usage[0].total > 32 << 20);
     };
     on_node((&world, &first), (&volume, 101), mount_capability(), write).await;
     let read = async |_: &NodePlugin, target: &Path| {
-        assert_eq!(std::fs::read_to_string(target.join("hello")).unwrap(), "written");
+        assert_eq!(
+            std::fs::read_to_string(target.join("hello")).unwrap(),
+            "written"
+        );
     };
     on_node((&world, &second), (&volume, 102), mount_capability(), read).await;
     caller.delete(&volume).await.unwrap();
@@ -185,9 +203,16 @@ async fn a_raw_block_volume_keeps_its_bytes_and_gets_no_filesystem() {
     let first = world.start_node(101, Some("pve1")).await.unwrap();
     let second = world.start_node(102, Some("pve1")).await.unwrap();
     let caller = world.caller();
-    let volume = caller.create("pvc-block", THIN, Some("pve1")).await.unwrap();
+    let volume = caller
+        .create("pvc-block", THIN, Some("pve1"))
+        .await
+        .unwrap();
     let open = |target: &Path| {
-        let device = std::fs::File::options().read(true).write(true).open(target).unwrap();
+        let device = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(target)
+            .unwrap();
         assert!(device.metadata().unwrap().file_type().is_block_device());
         device
     };
@@ -195,7 +220,10 @@ async fn a_raw_block_volume_keeps_its_bytes_and_gets_no_filesystem() {
         let mut device = open(target);
         let mut head = vec![1; 4096];
         device.read_exact(&mut head).unwrap();
-        assert!(head.iter().all(|byte| *byte == 0), "somebody wrote on the device");
+        assert!(
+            head.iter().all(|byte| *byte == 0),
+            "somebody wrote on the device"
+        );
         let mut device = open(target);
         device.write_all(b"raw bytes").unwrap();
         device.sync_all().unwrap();
