@@ -14,7 +14,7 @@ pub fn config_refused() -> ExitCode {
     ExitCode::from(EXIT_CONFIG)
 }
 
-/// A token that SIGTERM or SIGINT cancels. A second signal ends the program as by default.
+/// A token that SIGTERM or SIGINT cancels. A second one ends the program at once.
 pub fn shutdown_on_signals() -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,5 +1,10 @@
 //! What one RPC leaves in the log. Alone in its program, since a subscriber is the whole process's.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which clippy does not take for tests"
+)]
+
 use std::convert::Infallible;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
