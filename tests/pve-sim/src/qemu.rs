@@ -236,8 +236,6 @@ pub(crate) fn start(sim: &Sim, node: &str, vmid: VmNumber) -> Result<(), Fail> {
         .get_mut(&vmid)
         .ok_or_else(|| no_config(node, vmid))?;
     vm.devices = devices;
-    vm.leaked.clear();
-    vm.ejecting.clear();
     (vm.running, vm.paused, vm.started) = (true, false, now);
     Ok(())
 }

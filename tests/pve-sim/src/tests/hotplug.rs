@@ -64,6 +64,28 @@ async fn setting_an_occupied_slot_evicts_the_other_volume_without_a_word() {
 }
 
 #[tokio::test]
+async fn an_evicted_own_volume_becomes_unused() {
+    let world = World::new(cluster()).await;
+    let own = "local:100/vm-100-disk-0.raw";
+    world.put(&format!("scsi1={own}")).await;
+    world.put(&format!("scsi1={A}")).await;
+    assert_eq!(world.config("").await["unused0"], own);
+}
+
+#[tokio::test]
+async fn deleting_what_is_only_pending_leaves_nothing() {
+    let world = World::new(cluster()).await;
+    world
+        .sim
+        .with_vm(100, |vm| vm.config.insert("hotplug".into(), "0".into()));
+    world.put(&format!("scsi1={A}")).await;
+    let pending = |vm: &mut crate::Vm| (vm.pending.len(), vm.pending_delete.len());
+    assert_eq!(world.sim.with_vm(100, pending).unwrap(), (1, 0));
+    assert_eq!(world.put("delete=scsi1").await.0, 200);
+    assert_eq!(world.sim.with_vm(100, pending).unwrap(), (0, 0));
+}
+
+#[tokio::test]
 async fn a_silent_hotplug_failure_shows_only_in_blockstat_and_poisons_the_slot() {
     let world = World::new(cluster()).await;
     world
