@@ -25,6 +25,7 @@ pub(crate) fn disk(name: &str, minor: u64, wwn: &str) -> Disk {
         name: name.to_owned(),
         number: DeviceNumber { major: 8, minor },
         wwid: Some(format!("naa.{}", wwn.trim_start_matches("0x"))),
+        serial: None,
         size: Bytes::GIB,
         access: Access::ReadWrite,
         holders: Vec::new(),

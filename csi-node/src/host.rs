@@ -23,6 +23,9 @@ use crate::mountinfo::Mount;
 /// every logical block size divides.
 pub const BLOCK: usize = 4096;
 
+/// How sysfs writes the kind of a WWN before its digits.
+const NAA: &str = "naa.";
+
 /// `major:minor` of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceNumber {
@@ -41,6 +44,8 @@ pub struct Disk {
     pub number: DeviceNumber,
     /// `device/wwid`; many disks have none.
     pub wwid: Option<String>,
+    /// `serial`, which disks of the virtio bus have instead.
+    pub serial: Option<String>,
     /// `size`, which sysfs counts in 512 bytes whatever the disk's block size.
     pub size: Bytes,
     /// `ro`.
@@ -335,17 +340,16 @@ impl fmt::Display for DeviceNumber {
 // === impl Disk ===
 
 impl Disk {
-    /// Whether the disk carries this name.
+    /// Whether the disk carries this name. On the virtio bus, which knows no WWN, its digits are the serial number.
     pub fn has(&self, wwn: Wwn) -> bool {
-        self.wwid.as_deref() == Some(wwn.sysfs_wwid().as_str())
+        let wwid = wwn.sysfs_wwid();
+        let digits = wwid.strip_prefix(NAA);
+        self.wwid.as_ref() == Some(&wwid) || self.serial.as_deref() == digits
     }
 
     /// Whether its name is one that the former driver made from a slot.
     pub fn has_slot_made_name(&self) -> bool {
-        let hex = self
-            .wwid
-            .as_deref()
-            .and_then(|wwid| wwid.strip_prefix("naa."));
+        let hex = self.wwid.as_deref().and_then(|wwid| wwid.strip_prefix(NAA));
         hex.and_then(|hex| format!("0x{hex}").parse().ok())
             .is_some_and(Wwn::is_slot_made)
     }

@@ -152,6 +152,8 @@ fn b55_a_file_system_that_stopped_writing_is_told_and_repaired() {
         let (staging, target) = (machine.path("staging"), machine.path("target"));
         machine.stage(&disk, &staging).await.unwrap();
         fs::write(staging.join("kept"), "kept").unwrap();
+        // What is not yet in the journal is lost by the error.
+        run("sync", &["-f", staging.to_str().unwrap()]);
         let name = disk.loop_device().file_name().unwrap().to_str().unwrap();
         fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "test").unwrap();
 

@@ -49,6 +49,7 @@ fn disk(folder: &Path, name: String) -> Result<Disk, HostError> {
     Ok(Disk {
         number,
         wwid: optional(&folder.join("device/wwid"))?,
+        serial: optional(&folder.join("serial"))?,
         size: Bytes::new(size),
         access: match read_only.as_deref() {
             None | Some("0") => Access::ReadWrite,
@@ -131,6 +132,7 @@ mod tests {
             ("sdb/holders/dm-0", ""),
             ("sdb/sdb1/partition", "1\n"),
             ("vda/dev", "254:0\n"),
+            ("vda/serial", "5c42a611aadbf50f"),
             ("vda/size", "8\n"),
         ]);
         let disks = disks(root.path()).unwrap();
@@ -140,7 +142,9 @@ mod tests {
         assert_eq!((sdb.access, sdb.medium), (Access::ReadOnly, Medium::Solid));
         assert_eq!(sdb.holders, ["dm-0"]);
         assert_eq!(sdb.partitions, ["sdb1"]);
-        assert!(sdb.has("0x5c42a611aadbf50e".parse().unwrap()));
+        let name = "0x5c42a611aadbf50e".parse().unwrap();
+        assert!(sdb.has(name) && !disks[1].has(name));
+        assert!(disks[1].has("0x5c42a611aadbf50f".parse().unwrap()));
         assert_eq!(
             (disks[1].wwid.as_deref(), disks[1].access),
             (None, Access::ReadWrite)
