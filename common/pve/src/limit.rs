@@ -173,7 +173,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_queue_that_does_not_move_is_left_with_nothing_sent() {
-        let script = Script::new([ok()]).taking(Duration::from_secs(3600));
+        let script = Script::new([ok()]).taking(Duration::from_hours(1));
         let limit = limit(&script, Limits::default());
         let write = request_on(&ONCE, "pve1");
         let mut held = join_all([limit.send(&write), limit.send(&write)]);

@@ -1,7 +1,8 @@
 //! Whether and when a request is repeated: by declared class and by the phase in which it failed.
 //!
 //! **Guarantees:** what may have been sent is repeated only if it reads. At most 3 attempts, none of them begun later
-//! than the window after the first (so a 30 s silence of PVE's proxy is not repeated, a quick 595 is).
+//! than the window after the first. An answer of PVE's proxy is asked for again only if it came quickly: a daemon that
+//! restarts refuses at once, a dead host costs 3 s (`No route to host`) or 30 s each time.
 //! **Assumptions:** below is the failover: *not sent* means that no endpoint could be reached.
 
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::request::{ApiRequest, OpClass};
 use crate::transport::{Cause, Exchange, Phase, Reply, TransportError};
 
 const ATTEMPTS: u32 = 3;
+const QUICK: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Repeats what may be repeated.
@@ -64,12 +66,14 @@ impl<S: Exchange> Exchange for Retry<S> {
         let begin = Instant::now();
         let mut attempt = 1;
         loop {
+            let sent = Instant::now();
             let outcome = self.inner.send(request).await;
+            let slow = outcome.is_ok() && sent.elapsed() > QUICK;
             let Some(phase) = repeatable(request.spec.class, &outcome) else {
                 return outcome;
             };
             let pause = pause(attempt);
-            if attempt >= ATTEMPTS || begin.elapsed() + pause > self.window {
+            if slow || attempt >= ATTEMPTS || begin.elapsed() + pause > self.window {
                 return outcome;
             }
             self.metrics.retry(request.spec, phase);
@@ -139,10 +143,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silence_of_30_seconds_is_not_waited_for_again() {
-        let script = Script::new([status(596)]).taking(Duration::from_secs(30));
+    async fn a_dead_host_is_not_waited_for_again() {
+        for (outcome, seconds) in [(status(595), 3), (status(596), 30)] {
+            let script = Script::new([outcome]).taking(Duration::from_secs(seconds));
+            let retry = Retry::new(script.clone(), Duration::from_secs(10), Metrics::default());
+            assert!(retry.send(&request(&READ)).await.unwrap().status > 594);
+            assert_eq!(script.count(), 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_attempt_begins_after_the_window() {
+        let script = Script::new([lost(Phase::NotSent)]).taking(Duration::from_secs(6));
         let retry = Retry::new(script.clone(), Duration::from_secs(10), Metrics::default());
-        assert_eq!(retry.send(&request(&READ)).await.unwrap().status, 596);
-        assert_eq!(script.count(), 1);
+        retry.send(&request(&READ)).await.unwrap_err();
+        assert_eq!(script.count(), 2);
     }
 }

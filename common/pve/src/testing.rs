@@ -40,10 +40,12 @@ pub(crate) fn reply(status: u16, reason: &str, body: &str) -> Reply {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "it stands beside failures")]
 pub(crate) fn ok() -> Outcome {
     Ok(reply(200, "OK", r#"{"data":null}"#))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "it stands beside failures")]
 pub(crate) fn status(status: u16) -> Outcome {
     Ok(reply(status, "", ""))
 }

@@ -1,7 +1,9 @@
 //! One row a text; the texts are those that PVE 9.2.11 answered, or those of its source where marked.
 
 use super::*;
+use crate::error::Effect::{None as Nothing, Possible};
 use crate::testing::reply as answer;
+use crate::transport::Phase::{NotSent, Sent};
 
 static UPDATE: &Spec = &crate::qemu::UPDATE;
 static PENDING: &Spec = &crate::qemu::PENDING;
@@ -17,246 +19,62 @@ fn of_500(spec: &'static Spec, text: &str) -> (String, Effect) {
     (error.kind.label().to_owned(), error.effect)
 }
 
+#[rustfmt::skip]
+static ROWS: &[(&Spec, &str, &str, Effect)] = &[
+    (UPDATE, "checksum mismatch (file change by other user?)", "digest_mismatch", Nothing),
+    (UPDATE, "failed to update VM 100: checksum mismatch (file change by other user?)", "digest_mismatch", Nothing),
+    (UPDATE, "VM is locked (backup)", "locked", Nothing),
+    (UPDATE, "failed to update VM 100: VM is locked (migrate)", "locked", Nothing),
+    (UPDATE, "failed to update VM 100: 400 Parameter verification failed. scsi2: hotplug problem - VM 100 qmp command 'object-add' failed - attempt to add duplicate property 'throttle-drive-scsi2' to object (type 'container') ", "hotplug_failed", Possible),
+    (UPDATE, "failed to update VM 100: 403 Permission check failed (/vms/100, VM.Config.Disk)", "permission_denied", Possible),
+    (UPDATE, "Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist", "absent", Nothing),
+    (PENDING, "Configuration file 'nodes/pve2/qemu-server/100.conf' does not exist", "absent", Nothing),
+    // QemuConfig.pm 45
+    (PENDING, "unable to find configuration file for VM 100 on node 'pve1'", "absent", Nothing),
+    (UPDATE, "volume 'local:9999/vm-9999-pvc-none.raw' does not exist", "disk_absent", Possible),
+    (UPDATE, "no such logical volume vg0/vm-9999-none", "disk_absent", Possible),
+    (UPDATE, "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout", "busy", Nothing),
+    (ALLOCATE, "can't lock file '/var/lock/pve-manager/pve-storage-local' - got timeout", "busy", Nothing),
+    (ALLOCATE, "cfs-lock 'storage-shared-a' error: got lock request timeout", "busy", Nothing),
+    // ClusterFS.pm 606
+    (ALLOCATE, "'storage-ceph'-locked command timed out - aborting", "busy", Possible),
+    (ALLOCATE, "cfs-lock 'storage-shared-a' error: no quorum!", "no_quorum", Nothing),
+    (UPDATE, "unable to open file '/etc/pve/nodes/pve1/qemu-server/103.conf.tmp.99' - Permission denied", "no_quorum", Possible),
+    (UPDATE, "cluster not ready - no quorum?", "no_quorum", Nothing),
+    (PENDING, "hostname lookup 'pve9' failed - failed to get address info for: pve9: Temporary failure in name resolution", "host_unreachable", Nothing),
+    (ALLOCATE, "disk image '/var/lib/vz/images/9999/vm-9999-pvc-test.raw' already exists", "already_exists", Nothing),
+    (ALLOCATE, "lvcreate 'vg0/vm-9999-pvc-a' error:   Logical Volume \"vm-9999-pvc-a\" already exists in volume group \"vg0\"", "already_exists", Nothing),
+    // ZFSPoolPlugin.pm 264, RBDPlugin.pm 704
+    (ALLOCATE, "zfs error: cannot create 'tank/vm-9999-a': dataset already exists", "already_exists", Nothing),
+    (ALLOCATE, "rbd create 'vm-9999-a' error: rbd: create error: (17) File exists", "already_exists", Nothing),
+    (ALLOCATE, "storage 'disabled' is disabled", "storage_unavailable", Nothing),
+    (ALLOCATE, "storage 'othernode' is not available on node 'pve1'", "storage_unavailable", Nothing),
+    (DISK, "storage 'nosuch' does not exist", "storage_unavailable", Nothing),
+    // Storage.pm 1334
+    (DISK, "storage 'nfs' is not online", "storage_unavailable", Nothing),
+    // LVMPlugin.pm 713, lvcreate
+    (ALLOCATE, "not enough free space (4096 < 8192)", "no_space", Nothing),
+    (ALLOCATE, "unable to create image: qemu-img: write error: No space left on device", "no_space", Nothing),
+    (DISK, "volume_size_info on 'local:9999/vm-9999-pvc-none.raw' failed - no format", "disk_absent", Nothing),
+    (DISK, "can't get size of '/dev/vg0/vm-9999-none':   Failed to find logical volume \"vg0/vm-9999-none\"", "disk_absent", Nothing),
+    // ZFSPoolPlugin.pm, RBDPlugin.pm
+    (DISK, "zfs error: cannot open 'tank/vm-9999-a': dataset does not exist", "disk_absent", Nothing),
+    (DISK, "rbd error: rbd: error opening image vm-9999-a: (2) No such file or directory", "disk_absent", Nothing),
+    // LVMPlugin.pm, ZFSPoolPlugin.pm 398, RBDPlugin.pm
+    (DELETE, "lvremove 'vg0/vm-9999-a' error: Logical volume vg0/vm-9999-a in use.", "busy", Possible),
+    (DELETE, "zfs error: cannot destroy 'tank/vm-9999-a': dataset is busy", "busy", Possible),
+    (DELETE, "rbd rm 'vm-9999-a' error: rbd: error: image still has watchers", "busy", Possible),
+    (UPDATE, "failed to update VM 100: got no worker upid - start worker failed", "task_failed", Possible),
+    (ALLOCATE, "unable to parse volume filename 'x'", "other", Possible),
+    (PENDING, "got timeout", "other", Nothing),
+];
+
 #[test]
 fn texts_of_status_500_mean_what_they_say() {
-    use Effect::{None as Nothing, Possible};
-    let rows = [
-        (
-            UPDATE,
-            "checksum mismatch (file change by other user?)",
-            "digest_mismatch",
-            Nothing,
-        ),
-        (
-            UPDATE,
-            "failed to update VM 100: checksum mismatch (file change by other user?)",
-            "digest_mismatch",
-            Nothing,
-        ),
-        (UPDATE, "VM is locked (backup)", "locked", Nothing),
-        (
-            UPDATE,
-            "failed to update VM 100: VM is locked (migrate)",
-            "locked",
-            Nothing,
-        ),
-        (
-            UPDATE,
-            "failed to update VM 100: 400 Parameter verification failed. scsi2: hotplug problem - VM 100 qmp command 'object-add' failed - attempt to add duplicate property 'throttle-drive-scsi2' to object (type 'container') ",
-            "hotplug_failed",
-            Possible,
-        ),
-        (
-            UPDATE,
-            "failed to update VM 100: 403 Permission check failed (/vms/100, VM.Config.Disk)",
-            "permission_denied",
-            Possible,
-        ),
-        (
-            UPDATE,
-            "Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist",
-            "absent",
-            Nothing,
-        ),
-        (
-            PENDING,
-            "Configuration file 'nodes/pve2/qemu-server/100.conf' does not exist",
-            "absent",
-            Nothing,
-        ),
-        // QemuConfig.pm 45
-        (
-            PENDING,
-            "unable to find configuration file for VM 100 on node 'pve1'",
-            "absent",
-            Nothing,
-        ),
-        (
-            UPDATE,
-            "volume 'local:9999/vm-9999-pvc-none.raw' does not exist",
-            "disk_absent",
-            Possible,
-        ),
-        (
-            UPDATE,
-            "no such logical volume vg0/vm-9999-none",
-            "disk_absent",
-            Possible,
-        ),
-        (
-            UPDATE,
-            "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout",
-            "busy",
-            Nothing,
-        ),
-        (
-            ALLOCATE,
-            "can't lock file '/var/lock/pve-manager/pve-storage-local' - got timeout",
-            "busy",
-            Nothing,
-        ),
-        (
-            ALLOCATE,
-            "cfs-lock 'storage-shared-a' error: got lock request timeout",
-            "busy",
-            Nothing,
-        ),
-        // ClusterFS.pm 606
-        (
-            ALLOCATE,
-            "'storage-ceph'-locked command timed out - aborting",
-            "busy",
-            Possible,
-        ),
-        (
-            ALLOCATE,
-            "cfs-lock 'storage-shared-a' error: no quorum!",
-            "no_quorum",
-            Nothing,
-        ),
-        (
-            UPDATE,
-            "unable to open file '/etc/pve/nodes/pve1/qemu-server/103.conf.tmp.99' - Permission denied",
-            "no_quorum",
-            Possible,
-        ),
-        (
-            UPDATE,
-            "cluster not ready - no quorum?",
-            "no_quorum",
-            Nothing,
-        ),
-        (
-            PENDING,
-            "hostname lookup 'pve9' failed - failed to get address info for: pve9: Temporary failure in name resolution",
-            "host_unreachable",
-            Nothing,
-        ),
-        (
-            ALLOCATE,
-            "disk image '/var/lib/vz/images/9999/vm-9999-pvc-test.raw' already exists",
-            "already_exists",
-            Nothing,
-        ),
-        (
-            ALLOCATE,
-            "lvcreate 'vg0/vm-9999-pvc-a' error:   Logical Volume \"vm-9999-pvc-a\" already exists in volume group \"vg0\"",
-            "already_exists",
-            Nothing,
-        ),
-        // ZFSPoolPlugin.pm 264, RBDPlugin.pm 704
-        (
-            ALLOCATE,
-            "zfs error: cannot create 'tank/vm-9999-a': dataset already exists",
-            "already_exists",
-            Nothing,
-        ),
-        (
-            ALLOCATE,
-            "rbd create 'vm-9999-a' error: rbd: create error: (17) File exists",
-            "already_exists",
-            Nothing,
-        ),
-        (
-            ALLOCATE,
-            "storage 'disabled' is disabled",
-            "storage_unavailable",
-            Nothing,
-        ),
-        (
-            ALLOCATE,
-            "storage 'othernode' is not available on node 'pve1'",
-            "storage_unavailable",
-            Nothing,
-        ),
-        (
-            DISK,
-            "storage 'nosuch' does not exist",
-            "storage_unavailable",
-            Nothing,
-        ),
-        // Storage.pm 1334
-        (
-            DISK,
-            "storage 'nfs' is not online",
-            "storage_unavailable",
-            Nothing,
-        ),
-        // LVMPlugin.pm 713, lvcreate
-        (
-            ALLOCATE,
-            "not enough free space (4096 < 8192)",
-            "no_space",
-            Nothing,
-        ),
-        (
-            ALLOCATE,
-            "unable to create image: qemu-img: write error: No space left on device",
-            "no_space",
-            Nothing,
-        ),
-        (
-            DISK,
-            "volume_size_info on 'local:9999/vm-9999-pvc-none.raw' failed - no format",
-            "disk_absent",
-            Nothing,
-        ),
-        (
-            DISK,
-            "can't get size of '/dev/vg0/vm-9999-none':   Failed to find logical volume \"vg0/vm-9999-none\"",
-            "disk_absent",
-            Nothing,
-        ),
-        // ZFSPoolPlugin.pm, RBDPlugin.pm
-        (
-            DISK,
-            "zfs error: cannot open 'tank/vm-9999-a': dataset does not exist",
-            "disk_absent",
-            Nothing,
-        ),
-        (
-            DISK,
-            "rbd error: rbd: error opening image vm-9999-a: (2) No such file or directory",
-            "disk_absent",
-            Nothing,
-        ),
-        // LVMPlugin.pm, ZFSPoolPlugin.pm 398, RBDPlugin.pm
-        (
-            DELETE,
-            "lvremove 'vg0/vm-9999-a' error: Logical volume vg0/vm-9999-a in use.",
-            "busy",
-            Possible,
-        ),
-        (
-            DELETE,
-            "zfs error: cannot destroy 'tank/vm-9999-a': dataset is busy",
-            "busy",
-            Possible,
-        ),
-        (
-            DELETE,
-            "rbd rm 'vm-9999-a' error: rbd: error: image still has watchers",
-            "busy",
-            Possible,
-        ),
-        (
-            UPDATE,
-            "failed to update VM 100: got no worker upid - start worker failed",
-            "task_failed",
-            Possible,
-        ),
-        (
-            ALLOCATE,
-            "unable to parse volume filename 'x'",
-            "other",
-            Possible,
-        ),
-        (PENDING, "got timeout", "other", Nothing),
-    ];
-    for (spec, text, kind, effect) in rows {
+    for (spec, text, kind, effect) in ROWS {
         assert_eq!(
             of_500(spec, text),
-            (kind.to_owned(), effect),
+            ((*kind).to_owned(), *effect),
             "{} {text}",
             spec.name
         );
@@ -283,13 +101,13 @@ fn only_a_plugins_own_words_mean_that_a_disk_is_absent() {
 #[test]
 fn proxies_say_whether_the_host_was_reached() {
     for (status, kind, effect) in [
-        (595, ErrorKind::HostUnreachable, Effect::None),
-        (596, ErrorKind::OutcomeUnknown, Effect::Possible),
-        (597, ErrorKind::OutcomeUnknown, Effect::Possible),
-        (599, ErrorKind::OutcomeUnknown, Effect::Possible),
-        (502, ErrorKind::OutcomeUnknown, Effect::Possible),
-        (501, ErrorKind::Other { status: 501 }, Effect::None),
-        (301, ErrorKind::Other { status: 301 }, Effect::Possible),
+        (595, ErrorKind::HostUnreachable, Nothing),
+        (596, ErrorKind::OutcomeUnknown, Possible),
+        (597, ErrorKind::OutcomeUnknown, Possible),
+        (599, ErrorKind::OutcomeUnknown, Possible),
+        (502, ErrorKind::OutcomeUnknown, Possible),
+        (501, ErrorKind::Other { status: 501 }, Nothing),
+        (301, ErrorKind::Other { status: 301 }, Possible),
     ] {
         let written = reply(ALLOCATE, &answer(status, "Connection timed out", ""));
         assert_eq!(
@@ -298,7 +116,7 @@ fn proxies_say_whether_the_host_was_reached() {
             "{status}"
         );
         let read = reply(PENDING, &answer(status, "", ""));
-        assert_eq!((read.kind, read.effect), (kind, Effect::None), "{status}");
+        assert_eq!((read.kind, read.effect), (kind, Nothing), "{status}");
     }
 }
 
@@ -330,7 +148,7 @@ fn a_refused_parameter_is_named_and_a_failed_hotplug_is_none() {
         ALLOCATE,
         &answer(400, "Parameter verification failed.", body),
     );
-    assert_eq!(refused.effect, Effect::None);
+    assert_eq!(refused.effect, Nothing);
     assert_eq!(
         refused.detail,
         "size: value does not match the regex pattern"
@@ -339,7 +157,7 @@ fn a_refused_parameter_is_named_and_a_failed_hotplug_is_none() {
 
     let body = r#"{"message":"Parameter verification failed.\n","errors":{"scsi1":"hotplug problem - error on hot-unplugging device 'virtioscsi1' - still busy in guest?\n"},"data":null}"#;
     let failed = reply(UPDATE, &answer(400, "Parameter verification failed.", body));
-    assert_eq!(failed.effect, Effect::Possible);
+    assert_eq!(failed.effect, Possible);
     assert_eq!(
         failed.kind,
         ErrorKind::HotplugFailed {
@@ -357,7 +175,7 @@ fn a_failed_task_is_read_by_the_same_table() {
         matches!(&error.kind, ErrorKind::HotplugFailed { slot, text } if slot == "scsi2" && text.ends_with("'container')")),
         "{error:?}"
     );
-    assert_eq!(error.effect, Effect::Possible);
+    assert_eq!(error.effect, Possible);
     assert_eq!(
         ApiError::of_task("VM is locked (backup)").kind,
         ErrorKind::Locked
@@ -365,7 +183,7 @@ fn a_failed_task_is_read_by_the_same_table() {
     let other = ApiError::of_task("migration aborted");
     assert_eq!(
         (other.kind, other.effect),
-        (ErrorKind::TaskFailed, Effect::Possible)
+        (ErrorKind::TaskFailed, Possible)
     );
 }
 
@@ -395,41 +213,28 @@ fn older_servers_say_it_in_the_reason_phrase_only() {
 #[test]
 fn a_write_without_an_answer_may_have_happened() {
     let lost = |phase, cause| TransportError::new(phase, cause, "");
-    use crate::transport::Phase::{NotSent, Sent};
     for (error, kind, effect) in [
         (
             lost(NotSent, Cause::Connect),
             ErrorKind::Unreachable,
-            Effect::None,
+            Nothing,
         ),
-        (
-            lost(Sent, Cause::Wire),
-            ErrorKind::OutcomeUnknown,
-            Effect::Possible,
-        ),
+        (lost(Sent, Cause::Wire), ErrorKind::OutcomeUnknown, Possible),
         (
             lost(Sent, Cause::TimedOut),
             ErrorKind::OutcomeUnknown,
-            Effect::Possible,
+            Possible,
         ),
-        (
-            lost(Sent, Cause::TooLarge),
-            ErrorKind::Decode,
-            Effect::Possible,
-        ),
-        (
-            lost(NotSent, Cause::Queue),
-            ErrorKind::Throttled,
-            Effect::None,
-        ),
+        (lost(Sent, Cause::TooLarge), ErrorKind::Decode, Possible),
+        (lost(NotSent, Cause::Queue), ErrorKind::Throttled, Nothing),
         (
             lost(NotSent, Cause::Refused),
             ErrorKind::Unauthenticated,
-            Effect::None,
+            Nothing,
         ),
     ] {
         let written = no_answer(ALLOCATE, error.clone());
         assert_eq!((written.kind, written.effect), (kind, effect), "{error:?}");
-        assert_eq!(no_answer(PENDING, error).effect, Effect::None);
+        assert_eq!(no_answer(PENDING, error).effect, Nothing);
     }
 }

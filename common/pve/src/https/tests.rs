@@ -150,9 +150,9 @@ async fn a_copied_certificate_without_its_key_is_refused() {
         .der()
         .clone();
     let fingerprint = Sha256::digest(copied.as_ref()).into();
-    let forger = KeyPair::generate().unwrap();
+    let other_key = KeyPair::generate().unwrap();
     let provider = rustls::crypto::ring::default_provider();
-    let der = PrivateKeyDer::try_from(forger.serialize_der()).unwrap();
+    let der = PrivateKeyDer::try_from(other_key.serialize_der()).unwrap();
     let signing = provider.key_provider.load_private_key(der).unwrap();
     let forged = rustls::sign::CertifiedKey::new(vec![copied], signing);
     let config = ServerConfig::builder_with_provider(Arc::new(provider))
