@@ -299,3 +299,7 @@ fn said(output: &ToolOutput) -> String {
         .take(200)
         .collect()
 }
+
+#[cfg(test)]
+#[path = "filesystem_tests.rs"]
+mod tests;

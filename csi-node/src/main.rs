@@ -26,13 +26,15 @@ use pve_runtime::{RpcMetrics, Socket, Work, process, server};
 use tokio::sync::watch;
 use tonic::service::Routes;
 
-/// Work that is under way when the program is told to end. Kubernetes kills it 30 s after that.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// For requests that are answered yet when the program is told to end, and then for work that goes on without them.
+/// Kubernetes kills the program after 30 s.
+const PATIENCE: Duration = Duration::from_secs(15);
+const LAST_WORK: Duration = Duration::from_secs(10);
 /// A thread that hangs in the kernel can't be waited for.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 const API_CONNECT: Duration = Duration::from_secs(5);
-/// A watch is silent for as long as nothing changes; servers end it after some minutes.
-const API_SILENCE: Duration = Duration::from_secs(330);
+/// Longer than a watch lasts, which is silent for as long as nothing changes.
+const API_SILENCE: Duration = Duration::from_secs(75);
 
 /// CSI node plugin for Proxmox VE guests.
 #[derive(Debug, Parser)]
@@ -57,7 +59,7 @@ struct Arguments {
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
     /// Name of the CSI driver.
-    #[arg(long, default_value = DEFAULT_DRIVER_NAME)]
+    #[arg(long, default_value = DEFAULT_DRIVER_NAME, value_parser = driver_name)]
     driver_name: String,
     /// Where disks are looked up.
     #[arg(long, default_value = "/sys")]
@@ -93,7 +95,21 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = runtime.block_on(run(arguments));
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), ?arguments, "starting");
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
+        tracing::debug!("a TLS provider is installed already");
+    }
+    let client = match runtime.block_on(kube_client(arguments.kubeconfig.as_deref())) {
+        Ok(client) => client,
+        Err(error) => {
+            tracing::error!("access to the API server: {error:#}");
+            return process::config_refused();
+        }
+    };
+    let result = runtime.block_on(run(arguments, client));
     runtime.shutdown_timeout(LAST_THREADS);
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -104,23 +120,13 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), ?arguments, "starting");
-    if rustls::crypto::ring::default_provider()
-        .install_default()
-        .is_err()
-    {
-        tracing::debug!("a TLS provider is installed already");
-    }
+async fn run(arguments: Arguments, client: kube::Client) -> anyhow::Result<()> {
     let stop = process::shutdown_on_signals().context("signals")?;
     let mut registry = Registry::default();
     let metrics = registry.sub_registry_with_prefix("proxmox_csi");
     let layer = RpcLayer::new(RpcMetrics::register(metrics));
     let host = LinuxHost::new(arguments.sys_root, arguments.dev_root, metrics);
     warn_if_private(&host, &arguments.kubelet_dir).await;
-    let client = kube_client(arguments.kubeconfig)
-        .await
-        .context("access to the API server")?;
     let node = NodeObject::new(client, arguments.node_name);
     let work = Work::new(stop.clone());
     let service = Service::new(
@@ -150,7 +156,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         registration::watch_labels(node, labelled, stop),
         admin,
     );
-    let left = work.drain(PATIENCE).await;
+    let left = work.drain(LAST_WORK).await;
     if left > 0 {
         tracing::warn!(left, "ending while work still runs");
     }
@@ -197,7 +203,15 @@ async fn admin(
     })
 }
 
-async fn kube_client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+/// A name of 63 characters at most, of the grammar of a DNS name (CSI 1.12, "GetPluginInfo").
+fn driver_name(text: &str) -> Result<String, String> {
+    match text.parse::<KubeNode>() {
+        Ok(_) if text.len() <= 63 => Ok(text.to_owned()),
+        Ok(_) | Err(_) => Err("must be a DNS name of 63 characters at most".to_owned()),
+    }
+}
+
+async fn kube_client(kubeconfig: Option<&Path>) -> anyhow::Result<kube::Client> {
     let mut config = match kubeconfig {
         Some(path) => {
             let file = kube::config::Kubeconfig::read_from(path)?;

@@ -12,6 +12,7 @@ use csi_proto::pluginregistration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
 use futures_util::StreamExt;
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use pve_runtime::Socket;
 use pve_runtime::rpc::RpcLayer;
@@ -25,6 +26,9 @@ use crate::topology::{self, NodeObject};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// Seconds after which the API server ends a watch, so that a connection that died without a word is missed for no
+/// longer than that.
+const WATCH_FOR: u32 = 60;
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// The socket in the kubelet's folder and what it says.
@@ -88,7 +92,10 @@ pub async fn watch_labels(
     labelled: watch::Sender<bool>,
     stop: CancellationToken,
 ) {
-    let events = watcher::watch_object(node.api().clone(), node.name().as_str());
+    let config = watcher::Config::default()
+        .fields(&format!("metadata.name={}", node.name()))
+        .timeout(WATCH_FOR);
+    let events = watcher(node.api().clone(), config);
     let mut events = std::pin::pin!(events.default_backoff());
     let mut told = String::new();
     loop {
@@ -97,15 +104,18 @@ pub async fn watch_labels(
             event = events.next() => event,
         };
         let obstacle = match event {
-            Some(Ok(Some(object))) => match topology::labels(&object) {
-                Ok(_) => {
-                    // Once known, always known: a Node that loses its labels keeps its volumes.
-                    labelled.send_replace(true);
-                    return;
+            Some(Ok(Event::Apply(object) | Event::InitApply(object))) => {
+                match topology::labels(&object) {
+                    Ok(_) => {
+                        // Once known, always known: a Node that loses its labels keeps its volumes.
+                        labelled.send_replace(true);
+                        return;
+                    }
+                    Err(error) => error.to_string(),
                 }
-                Err(error) => error.to_string(),
-            },
-            Some(Ok(None)) => "this Node does not exist yet".to_owned(),
+            }
+            Some(Ok(Event::Delete(_))) => "this Node has been deleted".to_owned(),
+            Some(Ok(Event::Init | Event::InitDone)) => continue,
             Some(Err(error)) => format!("the Node cannot be watched: {}", chain(&error)),
             None => return,
         };

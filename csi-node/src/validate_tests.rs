@@ -19,8 +19,8 @@ fn with_mode(mode: Mode, access_type: AccessType) -> VolumeCapability {
     }
 }
 
-fn mounted(mount: MountVolume) -> Option<VolumeCapability> {
-    Some(with_mode(Mode::SingleNodeWriter, AccessType::Mount(mount)))
+fn mounted(mount: MountVolume) -> VolumeCapability {
+    with_mode(Mode::SingleNodeWriter, AccessType::Mount(mount))
 }
 
 fn good_stage() -> NodeStageVolumeRequest {
@@ -28,7 +28,7 @@ fn good_stage() -> NodeStageVolumeRequest {
         volume_id: HANDLE.to_owned(),
         publish_context: map(&[("DevicePath", WWN), ("lun", "1"), ("size", "1073741824")]),
         staging_target_path: "/var/lib/kubelet/staging".to_owned(),
-        volume_capability: mounted(MountVolume::default()),
+        volume_capability: Some(mounted(MountVolume::default())),
         ..Default::default()
     }
 }
@@ -172,18 +172,18 @@ fn capabilities_that_are_not_offered_are_refused() {
         Some(with_mode(Mode::MultiNodeReaderOnly, block())),
         Some(with_mode(Mode::MultiNodeSingleWriter, block())),
         Some(with_mode(Mode::MultiNodeMultiWriter, block())),
-        mounted(MountVolume {
+        Some(mounted(MountVolume {
             fs_type: "xfs".into(),
             ..Default::default()
-        }),
-        mounted(MountVolume {
+        })),
+        Some(mounted(MountVolume {
             mount_flags: vec!["bind".into()],
             ..Default::default()
-        }),
-        mounted(MountVolume {
+        })),
+        Some(mounted(MountVolume {
             volume_mount_group: "1000".into(),
             ..Default::default()
-        }),
+        })),
     ];
     for (index, capability) in bad.into_iter().enumerate() {
         let mut request = good_stage();
@@ -253,10 +253,10 @@ fn read_only_comes_from_the_request_the_mode_or_the_options() {
     };
     assert_eq!(access(|r| r.readonly = true), Access::ReadOnly);
     assert_eq!(
-        access(|r| r.volume_capability = mounted(MountVolume {
+        access(|r| r.volume_capability = Some(mounted(MountVolume {
             mount_flags: vec!["ro".into()],
             ..Default::default()
-        })),
+        }))),
         Access::ReadOnly
     );
     let reader = |r: &mut NodePublishVolumeRequest| {

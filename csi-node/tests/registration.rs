@@ -1,5 +1,11 @@
 //! Waiting for the labels, and making the plugin known, with the test as API server and as kubelet.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "tests fail by panics"
+)]
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

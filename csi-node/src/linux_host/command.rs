@@ -61,7 +61,12 @@ pub(super) async fn run(
     limit: Duration,
 ) -> Result<ToolOutput, HostError> {
     let start = Instant::now();
-    let result = run_inner(tool, &args, limit).await;
+    let result = execute(tool.program(), &args, limit)
+        .await
+        .map_err(|failure| match failure {
+            Failure::Spawn(source) => HostError::Spawn { tool, source },
+            Failure::Timeout => HostError::ToolTimeout { tool, limit },
+        });
     let outcome = match &result {
         Ok(output) => output
             .code
@@ -74,9 +79,15 @@ pub(super) async fn run(
     result
 }
 
-async fn run_inner(tool: Tool, args: &[String], limit: Duration) -> Result<ToolOutput, HostError> {
-    let spawn = |source| HostError::Spawn { tool, source };
-    let mut child = Command::new(tool.program())
+/// Why there is no exit code.
+#[derive(Debug)]
+enum Failure {
+    Spawn(std::io::Error),
+    Timeout,
+}
+
+async fn execute(program: &str, args: &[String], limit: Duration) -> Result<ToolOutput, Failure> {
+    let mut child = Command::new(program)
         .args(args)
         .env("LC_ALL", "C")
         .stdin(Stdio::null())
@@ -85,7 +96,7 @@ async fn run_inner(tool: Tool, args: &[String], limit: Duration) -> Result<ToolO
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
-        .map_err(spawn)?;
+        .map_err(Failure::Spawn)?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async {
         let (stdout, stderr) = tokio::join!(capped(stdout), capped(stderr));
@@ -97,10 +108,10 @@ async fn run_inner(tool: Tool, args: &[String], limit: Duration) -> Result<ToolO
             stdout,
             stderr,
         }),
-        Ok(Err(source)) => Err(spawn(source)),
+        Ok(Err(source)) => Err(Failure::Spawn(source)),
         Err(_) => {
             end(&mut child).await;
-            Err(HostError::ToolTimeout { tool, limit })
+            Err(Failure::Timeout)
         }
     }
 }
@@ -130,5 +141,42 @@ async fn end(child: &mut Child) {
     }
     if let Err(error) = child.wait().await {
         tracing::debug!(%error, "waiting for a killed program");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn sh(script: &str, limit: Duration) -> Result<ToolOutput, Failure> {
+        execute("sh", &["-c".to_owned(), script.to_owned()], limit).await
+    }
+
+    #[tokio::test]
+    async fn a_program_that_takes_too_long_is_killed_with_all_that_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join("left");
+        let script = format!("(sleep 0.5; touch {}) & sleep 60", left.display());
+        let start = Instant::now();
+        let ended = sh(&script, Duration::from_millis(100)).await;
+        assert!(matches!(ended, Err(Failure::Timeout)));
+        assert!(start.elapsed() < Duration::from_secs(5));
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        assert!(!left.exists());
+    }
+
+    #[tokio::test]
+    async fn exit_codes_and_output_come_back_and_a_flood_is_capped() {
+        let long = Duration::from_secs(20);
+        let output = sh("echo out; echo err >&2; exit 7", long).await.unwrap();
+        assert_eq!((output.code, output.stdout.as_str()), (Some(7), "out\n"));
+        assert_eq!(output.stderr, "err\n");
+        let flood = sh("head -c 1000000 /dev/zero", long).await.unwrap();
+        assert_eq!((flood.code, flood.stdout.len()), (Some(0), 64 << 10));
+        assert_eq!(sh("kill -9 $$", long).await.unwrap().code, None);
+        assert!(matches!(
+            execute("no-such-program", &[], long).await,
+            Err(Failure::Spawn(_))
+        ));
     }
 }

@@ -1,12 +1,10 @@
 //! The whole plugin on real devices: a volume's life, and what it is told of paths and devices that are not right.
 
-mod machine;
-
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use machine::{MIB, block_capability, mounts_at, publish_request, run, with_machine};
+use crate::machine::{MIB, block_capability, mounts_at, publish_request, run, with_machine};
 use tonic::Code;
 
 const VOLUME: &str = "r1/pve1/local-lvm/vm-9999-pvc-1";
@@ -127,7 +125,7 @@ fn b10_a_disk_is_waited_for_and_meanwhile_the_volume_is_locked() {
 fn b09_a_device_that_is_not_surely_the_volumes_is_refused() {
     with_machine("b09_a_device_that_is_not_surely", async |machine| {
         let staging = machine.path("staging");
-        let refused = async |disk: &machine::Disk| {
+        let refused = async |disk: &crate::disk::Disk| {
             let digest = disk.digest();
             let error = machine.stage(disk, &staging).await.unwrap_err();
             assert_eq!(error.code(), Code::FailedPrecondition, "{error}");

@@ -1,10 +1,9 @@
 //! What the plugin formats on real devices, what it mounts, and what it leaves alone.
 
-mod machine;
-
 use std::fs;
 
-use machine::{Disk, MIB, Machine, mounts_at, publish_request, run, with_machine};
+use crate::disk::Disk;
+use crate::machine::{MIB, Machine, mounts_at, publish_request, run, with_machine};
 use tonic::Code;
 
 const VOLUME: &str = "r1/pve1/local-lvm/vm-9999-pvc-1";
@@ -206,7 +205,7 @@ fn parameters_reach_mkfs() {
             volume_id: disk.handle.clone(),
             publish_context: disk.context(),
             staging_target_path: staging.display().to_string(),
-            volume_capability: Some(machine::mount_capability()),
+            volume_capability: Some(crate::machine::mount_capability()),
             volume_context: [
                 ("blockSize".to_owned(), "2048".to_owned()),
                 ("inodeSize".to_owned(), "512".to_owned()),

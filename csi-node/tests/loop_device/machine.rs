@@ -3,13 +3,6 @@
 //!
 //! Everything is mounted in a mount namespace of the test's own thread and goes with it.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "tests run programs as an administrator would"
-)]
-
-mod disk;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -29,8 +22,7 @@ use pve_model::wwn::Wwn;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-pub(crate) use disk::Disk;
-use disk::attach;
+use crate::disk::{Disk, attach};
 
 pub(crate) const MIB: u64 = 1 << 20;
 

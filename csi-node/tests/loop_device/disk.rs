@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::stat::{Mode as FileMode, SFlag, makedev, mknod};
 use pve_model::wwn::Wwn;
 
-use super::run;
+use crate::machine::run;
 
 /// A disk that is plugged into the machine.
 pub(crate) struct Disk {
@@ -19,11 +19,11 @@ pub(crate) struct Disk {
     pub(crate) size: u64,
     pub(crate) backing: PathBuf,
     pub(crate) node: PathBuf,
-    pub(super) sysfs: PathBuf,
-    pub(super) device: Loop,
+    pub(crate) sysfs: PathBuf,
+    pub(crate) device: Loop,
 }
 
-pub(super) struct Loop(PathBuf);
+pub(crate) struct Loop(PathBuf);
 
 impl Drop for Loop {
     fn drop(&mut self) {
@@ -113,7 +113,7 @@ impl Disk {
 }
 
 /// Several engineers and tests ask for a free device at once, and only one gets it.
-pub(super) fn attach(backing: &Path) -> Loop {
+pub(crate) fn attach(backing: &Path) -> Loop {
     for _ in 0..50 {
         let output = Command::new("losetup")
             .args(["--find", "--show"])

@@ -1,0 +1,15 @@
+//! The whole plugin on real block devices, through its socket. Needs root; says so where it can't run.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "tests fail by panics, and run programs as an administrator would"
+)]
+
+mod blank_or_not;
+mod disk;
+mod life;
+mod machine;
