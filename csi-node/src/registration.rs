@@ -95,16 +95,25 @@ pub async fn watch_labels(
     let config = watcher::Config::default()
         .fields(&format!("metadata.name={}", node.name()))
         .timeout(WATCH_FOR);
-    let events = watcher(node.api().clone(), config);
-    let mut events = std::pin::pin!(events.default_backoff());
+    // A watch that fails begins anew with `Init`, which must not count as success: it would reset the back-off.
+    let objects = watcher(node.api().clone(), config).filter_map(|event| {
+        std::future::ready(match event {
+            Ok(Event::Apply(object) | Event::InitApply(object)) => Some(Ok(Some(object))),
+            Ok(Event::Delete(_)) => Some(Ok(None)),
+            Ok(Event::Init | Event::InitDone) => None,
+            Err(error) => Some(Err(error)),
+        })
+    });
+    let mut objects = std::pin::pin!(objects.default_backoff());
+    tracing::info!(node = %node.name(), "waiting for the labels of this Node");
     let mut told = String::new();
     loop {
         let event = tokio::select! {
             () = stop.cancelled() => return,
-            event = events.next() => event,
+            event = objects.next() => event,
         };
         let obstacle = match event {
-            Some(Ok(Event::Apply(object) | Event::InitApply(object))) => {
+            Some(Ok(Some(object))) => {
                 match topology::labels(&object) {
                     Ok(_) => {
                         // Once known, always known: a Node that loses its labels keeps its volumes.
@@ -114,8 +123,7 @@ pub async fn watch_labels(
                     Err(error) => error.to_string(),
                 }
             }
-            Some(Ok(Event::Delete(_))) => "this Node has been deleted".to_owned(),
-            Some(Ok(Event::Init | Event::InitDone)) => continue,
+            Some(Ok(None)) => "this Node has been deleted".to_owned(),
             Some(Err(error)) => format!("the Node cannot be watched: {}", chain(&error)),
             None => return,
         };
