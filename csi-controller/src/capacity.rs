@@ -33,7 +33,10 @@ pub async fn capacity(driver: &Driver, request: &CapacityRequest) -> Result<Capa
         ],
         None => driver.regions().cloned().collect(),
     };
-    let zone = request.place.as_ref().and_then(|place| place.pve_node.as_ref());
+    let zone = request
+        .place
+        .as_ref()
+        .and_then(|place| place.pve_node.as_ref());
     let known = |region: &Arc<RegionContext>| {
         storage.is_none_or(|storage| region.storage_policy(storage).is_some())
     };
@@ -68,7 +71,9 @@ async fn in_region(
         }
         let mine: Vec<&Seat> = seats
             .iter()
-            .filter(|(seat_of, seat)| seat_of == id && zone.is_none_or(|zone| seat.pve_node == *zone))
+            .filter(|(seat_of, seat)| {
+                seat_of == id && zone.is_none_or(|zone| seat.pve_node == *zone)
+            })
             .map(|(_, seat)| seat)
             .collect();
         for (seat, room) in rooms(&mine, limits) {
@@ -82,12 +87,17 @@ async fn in_region(
 /// The seats that count, each with its room: shared storage once, and only storages that volumes can be made on.
 pub fn rooms<'a>(seats: &[&'a Seat], limits: &StoragePolicy) -> Vec<(&'a Seat, Bytes)> {
     let usable = seats.iter().copied().filter(|seat| {
-        seat.available && seat.images && matches!(seat.kind, StorageKind::Dir | StorageKind::LvmThin)
+        seat.available
+            && seat.images
+            && matches!(seat.kind, StorageKind::Dir | StorageKind::LvmThin)
     });
     let (shared, mut local): (Vec<&Seat>, Vec<&Seat>) = usable.partition(|seat| seat.shared);
     // Hosts measure at different moments: the smallest number promises least.
     local.extend(shared.into_iter().min_by_key(|seat| seat.free));
-    local.into_iter().map(|seat| (seat, seat.room(limits))).collect()
+    local
+        .into_iter()
+        .map(|seat| (seat, seat.room(limits)))
+        .collect()
 }
 
 async fn quota(
@@ -103,7 +113,9 @@ async fn quota(
     }
     match owner {
         None => Ok(Some(Bytes::ZERO)),
-        Some(owner) => disk::quota_left(region, &seat.pve_node, storage, (owner, None), limits).await,
+        Some(owner) => {
+            disk::quota_left(region, &seat.pve_node, storage, (owner, None), limits).await
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::scope;
 use crate::validate::{CreateRequest, Place};
 
 /// How long an allocation may wait for another one that counts against the same quota.
-const QUOTA_WAIT: Duration = Duration::from_secs(60);
+const QUOTA_WAIT: Duration = Duration::from_mins(1);
 
 /// What creation remembers between calls. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -107,7 +107,9 @@ impl Creation<'_> {
         match disk::look(self.region, &pin.volume).await {
             Ok(Presence::Present(info)) => return self.found(pin.volume, &info, only_on),
             Ok(Presence::Absent) => {}
-            Err(source) => return Err(unseen("looking for the disk of an earlier request")(source)),
+            Err(source) => {
+                return Err(unseen("looking for the disk of an earlier request")(source));
+            }
         }
         let outcome = match planned {
             Ok(mut plan) => {
@@ -122,7 +124,9 @@ impl Creation<'_> {
             Err(error) if error.effect() == Effect::None && pin.may_still_come() => {
                 tracing::info!(volume.id = %pin.volume, %error, "an earlier request may be at work");
                 self.memory.pins.restore(name, pin);
-                Err(Error::Busy("Proxmox VE may still be at work on this volume"))
+                Err(Error::Busy(
+                    "Proxmox VE may still be at work on this volume",
+                ))
             }
             outcome => outcome,
         }
@@ -135,9 +139,10 @@ impl Creation<'_> {
             Ok(plan) => plan.candidates.iter().all(|at| at.obstacle.is_some()),
             Err(error) => matches!(error, Error::Exhausted { .. }),
         };
-        match hopeless {
-            true => self.plan_on(wanted, Age::New).await,
-            false => Ok(shared),
+        if hopeless {
+            self.plan_on(wanted, Age::New).await
+        } else {
+            Ok(shared)
         }
     }
 
@@ -150,7 +155,13 @@ impl Creation<'_> {
             .await
             .map_err(unseen("listing storages"))?;
         let policy = &self.region.policy;
-        Ok(placement::plan(self.request, wanted, &seats, policy, self.limits))
+        Ok(placement::plan(
+            self.request,
+            wanted,
+            &seats,
+            policy,
+            self.limits,
+        ))
     }
 
     async fn at_candidates(&self, plan: &Plan) -> Result<Created, Error> {
@@ -164,7 +175,10 @@ impl Creation<'_> {
             }
         }
         let size = self.request.size.wanted;
-        Err(no_room(why, format!("{size} on {} in {}", self.storage, self.region.name)))
+        Err(no_room(
+            why,
+            format!("{size} on {} in {}", self.storage, self.region.name),
+        ))
     }
 
     async fn at(&self, candidate: &Candidate, plan: &Plan) -> Result<Attempt, Error> {
@@ -194,10 +208,14 @@ impl Creation<'_> {
 
     fn volume(&self, candidate: &Candidate, plan: &Plan) -> Result<VolumeId, Error> {
         let zone = candidate.zone.as_ref();
-        let owner = self.region.policy.owner_on(zone).ok_or(Error::Unsupported {
-            tenant: "no owner is configured for volumes there; ask the operator of Proxmox VE",
-            detail: format!("owners has no entry for {zone:?}"),
-        })?;
+        let owner = self
+            .region
+            .policy
+            .owner_on(zone)
+            .ok_or(Error::Unsupported {
+                tenant: "no owner is configured for volumes there; ask the operator of Proxmox VE",
+                detail: format!("owners has no entry for {zone:?}"),
+            })?;
         let place = Place {
             region: self.region.name.clone(),
             pve_node: candidate.zone.clone(),
@@ -262,7 +280,9 @@ impl Creation<'_> {
             match disk::look(self.region, &volume).await {
                 Ok(Presence::Present(info)) => return Ok(Attempt::Made(volume, info)),
                 Ok(Presence::Absent) => {}
-                Err(source) => return Err(unseen("looking for a disk of an earlier request")(source)),
+                Err(source) => {
+                    return Err(unseen("looking for a disk of an earlier request")(source));
+                }
             }
         }
         self.memory.pins.clear(&self.request.name);
@@ -273,13 +293,18 @@ impl Creation<'_> {
     async fn fitting(&self, volume: VolumeId, info: DiskInfo) -> Result<Attempt, Error> {
         let size = self.request.size;
         if info.size < size.wanted {
-            return Err(Error::Contradiction(format!("{volume} has {} only", info.size)));
+            return Err(Error::Contradiction(format!(
+                "{volume} has {} only",
+                info.size
+            )));
         }
         if size.most.is_none_or(|most| info.size <= most) {
             return Ok(Attempt::Made(volume, info));
         }
         disk::remove(self.region, &volume).await.map_err(|error| {
-            Error::Contradiction(format!("{volume} is too large and could not be removed: {error}"))
+            Error::Contradiction(format!(
+                "{volume} is too large and could not be removed: {error}"
+            ))
         })?;
         self.memory.pins.clear(&self.request.name);
         Err(Error::OutOfRange(format!(

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pve_client::{ApiError, DiskInfo, Effect, ErrorKind, Presence, Started, StorageRef, TaskOutcome};
+use pve_client::{
+    ApiError, DiskInfo, Effect, ErrorKind, Presence, Started, StorageRef, TaskOutcome,
+};
 use pve_model::{Bytes, PveNode, StorageId, VmId, VolumeId};
 use pve_runtime::config::StoragePolicy;
 use tokio::time::Instant;
@@ -79,14 +81,21 @@ pub async fn all_seats(region: &RegionContext, age: Age) -> Result<Seats, ApiErr
     let asked = Instant::now();
     let outcome = list(region).await.map(Arc::new);
     let ended = Instant::now();
-    *last = Some(Poll { asked, ended, outcome: outcome.clone() });
+    *last = Some(Poll {
+        asked,
+        ended,
+        outcome: outcome.clone(),
+    });
     outcome
 }
 
 async fn list(region: &RegionContext) -> Result<Vec<(StorageId, Seat)>, ApiError> {
     let listing = region.client.storages().await?;
     if listing.undecodable > 0 {
-        tracing::warn!(count = listing.undecodable, "storages that can't be read were left out");
+        tracing::warn!(
+            count = listing.undecodable,
+            "storages that can't be read were left out"
+        );
     }
     let policy = &region.policy;
     let ours = listing.entries.into_iter().filter(|entry| {
@@ -143,10 +152,14 @@ pub async fn quota_left(
         .filter(|entry| but != Some(entry.volid.as_str()))
         .map(|entry| entry.size.unwrap_or(Bytes::ZERO))
         .collect();
-    let used = others
-        .iter()
-        .fold(Bytes::ZERO, |sum, size| sum.checked_add(*size).unwrap_or(sum));
-    Ok(placement::quota_left(limits, used, others.len() + disks.undecodable))
+    let used = others.iter().fold(Bytes::ZERO, |sum, size| {
+        sum.checked_add(*size).unwrap_or(sum)
+    });
+    Ok(placement::quota_left(
+        limits,
+        used,
+        others.len() + disks.undecodable,
+    ))
 }
 
 /// Makes the disk: PVE rounds up to its own unit, so its real size has to be read afterwards. One request.
@@ -276,7 +289,10 @@ impl<'a> Hosts<'a> {
 
 /// Whether the answer only says that this host can't speak for the storage.
 pub fn could_not_be_asked(kind: &ErrorKind) -> bool {
-    matches!(kind, ErrorKind::HostUnreachable | ErrorKind::StorageUnavailable)
+    matches!(
+        kind,
+        ErrorKind::HostUnreachable | ErrorKind::StorageUnavailable
+    )
 }
 
 #[cfg(test)]
@@ -294,16 +310,48 @@ mod tests {
             effect: Effect::None,
             detail: String::new(),
         };
-        let list = Poll { asked, ended, outcome: Ok(Arc::default()) };
-        let failed = Poll { asked, ended, outcome: Err(failure) };
+        let list = Poll {
+            asked,
+            ended,
+            outcome: Ok(Arc::default()),
+        };
+        let failed = Poll {
+            asked,
+            ended,
+            outcome: Err(failure),
+        };
         for (sentence, poll, age, seconds, answers) in [
             ("one who came before", &list, Age::Shared, 0, true),
             ("one who came a little later", &list, Age::Shared, 2, true),
             ("one who came too late", &list, Age::Shared, 3, false),
-            ("one who came before and wants it new", &list, Age::New, 0, true),
-            ("one who came later and wants it new", &list, Age::New, 1, false),
-            ("one who waited for a failure", &failed, Age::Shared, 1, true),
-            ("one who came after a failure", &failed, Age::Shared, 2, false),
+            (
+                "one who came before and wants it new",
+                &list,
+                Age::New,
+                0,
+                true,
+            ),
+            (
+                "one who came later and wants it new",
+                &list,
+                Age::New,
+                1,
+                false,
+            ),
+            (
+                "one who waited for a failure",
+                &failed,
+                Age::Shared,
+                1,
+                true,
+            ),
+            (
+                "one who came after a failure",
+                &failed,
+                Age::Shared,
+                2,
+                false,
+            ),
         ] {
             let arrived = asked + Duration::from_secs(seconds);
             assert_eq!(poll.answers(age, arrived).is_some(), answers, "{sentence}");

@@ -246,9 +246,7 @@ impl Error {
             Self::InUse(_)
             | Self::HeldBy { .. }
             | Self::WrongHost(_)
-            | Self::Unsupported { .. } => {
-                Code::FailedPrecondition
-            }
+            | Self::Unsupported { .. } => Code::FailedPrecondition,
             Self::HotplugFailed(_) => Code::Internal,
             Self::Busy(_) | Self::Changed(_) | Self::StillRunning(_) => Code::Aborted,
             Self::ShuttingDown

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::region::{Driver, RegionContext};
 
 /// How long an answer of `/readyz` is good.
-const GOOD_FOR: Duration = Duration::from_secs(60);
+const GOOD_FOR: Duration = Duration::from_mins(1);
 /// How old an answer must be before PVE is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(20);
 /// How long the start may wait for PVE.
@@ -91,14 +91,21 @@ pub async fn check_owners(driver: &Driver) {
         }
     };
     if tokio::time::timeout(AT_START, checks).await.is_err() {
-        tracing::warn!("Proxmox VE does not answer: whether the reserved owners are free was not checked");
+        tracing::warn!(
+            "Proxmox VE does not answer: whether the reserved owners are free was not checked"
+        );
     }
 }
 
 /// A guest that has the owner's VMID takes all our disks with it when it is destroyed.
 async fn reserved(region: &RegionContext) {
     let owners = &region.policy.owners;
-    let mut all: Vec<_> = owners.default.iter().chain(owners.per_node.values()).copied().collect();
+    let mut all: Vec<_> = owners
+        .default
+        .iter()
+        .chain(owners.per_node.values())
+        .copied()
+        .collect();
     all.sort_unstable();
     all.dedup();
     for owner in all {

@@ -85,7 +85,10 @@ fn main() -> ExitCode {
         return process::config_refused();
     }
     // reqwest and kube both take the process' provider; without one they would each bring their own.
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
         tracing::debug!("a TLS provider is installed already");
     }
     // Two threads: the process waits for PVE nearly all of its time.
@@ -149,17 +152,25 @@ async fn run(
 ) -> anyhow::Result<()> {
     let stop = process::shutdown_on_signals().context("signals")?;
     health::check_owners(&driver).await;
-    let socket = Socket::bind(&arguments.csi_address).await.context("CSI socket")?;
+    let socket = Socket::bind(&arguments.csi_address)
+        .await
+        .context("CSI socket")?;
     let (changed, driver) = watch::channel(driver);
     // Without election the process is the active controller from its start on.
     let (_active, active) = watch::channel(true);
     let work = Work::new(stop.clone());
     let identity = IdentityService::new(arguments.driver_name, active);
     let controller = ControllerService::new(driver.clone(), work.clone(), telemetry.volumes);
-    let routes = Routes::new(IdentityServer::new(identity))
-        .add_service(ControllerServer::new(controller));
+    let routes =
+        Routes::new(IdentityServer::new(identity)).add_service(ControllerServer::new(controller));
     let health = Arc::new(Health::default());
-    let admin = admin(arguments.admin_address, telemetry.registry, &health, stop.clone()).await?;
+    let admin = admin(
+        arguments.admin_address,
+        telemetry.registry,
+        &health,
+        stop.clone(),
+    )
+    .await?;
     let (served, (), (), ()) = tokio::join!(
         server::serve(socket, routes, telemetry.rpc, stop.clone(), PATIENCE),
         source.follow(changed, stop.clone()),
@@ -204,7 +215,9 @@ impl Telemetry {
             "Operations that found another one on the same object",
             conflicts.clone(),
         );
-        let volume = conflicts.get_or_create(&LockLabel { key: "volume" }).clone();
+        let volume = conflicts
+            .get_or_create(&LockLabel { key: "volume" })
+            .clone();
         let rpc = RpcLayer::new(RpcMetrics::register(metrics));
         let pve = pve_client::Metrics::register(metrics);
         Self {

@@ -12,7 +12,7 @@ use pve_model::VolumeId;
 use tokio::time::Instant;
 
 /// PVE ends an allocation within this time: 30 s of its proxy, 10 s for the storage's lock, the command itself.
-const UNSETTLED_FOR: Duration = Duration::from_secs(120);
+const UNSETTLED_FOR: Duration = Duration::from_mins(2);
 /// More than a provisioner has in flight; beyond it the oldest names are given up.
 const MOST: usize = 10_000;
 

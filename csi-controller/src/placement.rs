@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use pve_client::StorageEntry;
-use pve_model::{Bytes, DiskFormat, PveNode, StorageId, VmId, VolumeId, DiskName};
+use pve_model::{Bytes, DiskFormat, DiskName, PveNode, StorageId, VmId, VolumeId};
 use pve_runtime::config::{RegionPolicy, StoragePolicy};
 
 use crate::error::{Error, Exhausted};
@@ -115,7 +115,8 @@ impl Seat {
 
     /// What may still be used here: free − `minFree`. Thin storages check nothing by themselves.
     pub fn room(&self, policy: &StoragePolicy) -> Bytes {
-        self.free.saturating_sub(policy.min_free.unwrap_or(Bytes::ZERO))
+        self.free
+            .saturating_sub(policy.min_free.unwrap_or(Bytes::ZERO))
     }
 }
 
@@ -128,7 +129,10 @@ pub fn plan(
     policy: &RegionPolicy,
     limits: &StoragePolicy,
 ) -> Result<Plan, Error> {
-    if limits.max_volume_bytes.is_some_and(|most| request.size.wanted > most) {
+    if limits
+        .max_volume_bytes
+        .is_some_and(|most| request.size.wanted > most)
+    {
         return Err(exhausted(Exhausted::VolumeSize, "maxVolumeBytes"));
     }
     let allowed: Vec<&Seat> = seats
@@ -147,12 +151,17 @@ pub fn plan(
     if let Some(format) = format
         && !limits.allow.format(format)
     {
-        return Err(Error::Invalid(format!("storageFormat {format} is not allowed on this storage")));
+        return Err(Error::Invalid(format!(
+            "storageFormat {format} is not allowed on this storage"
+        )));
     }
     let size = request.size.wanted;
     let shared = reachable.iter().any(|seat| seat.shared);
     let (candidates, only_on) = if shared {
-        (vec![shared_candidate(&reachable, size, limits)], partial(&allowed, policy))
+        (
+            vec![shared_candidate(&reachable, size, limits)],
+            partial(&allowed, policy),
+        )
     } else {
         let local = |seat: &&Seat| Candidate {
             zone: Some(seat.pve_node.clone()),
@@ -161,7 +170,11 @@ pub fn plan(
         };
         (reachable.iter().map(local).collect(), None)
     };
-    Ok(Plan { candidates, format, only_on })
+    Ok(Plan {
+        candidates,
+        format,
+        only_on,
+    })
 }
 
 fn shared_candidate(reachable: &[&Seat], size: Bytes, limits: &StoragePolicy) -> Candidate {
@@ -171,8 +184,15 @@ fn shared_candidate(reachable: &[&Seat], size: Bytes, limits: &StoragePolicy) ->
     hosts.sort_by_key(|seat| !seat.available);
     Candidate {
         zone: None,
-        obstacle: if fit { None } else { hosts.first().and_then(|seat| obstacle_of(&seat)) },
-        hosts: hosts.into_iter().map(|seat| seat.pve_node.clone()).collect(),
+        obstacle: if fit {
+            None
+        } else {
+            hosts.first().and_then(|seat| obstacle_of(&seat))
+        },
+        hosts: hosts
+            .into_iter()
+            .map(|seat| seat.pve_node.clone())
+            .collect(),
     }
 }
 
@@ -200,11 +220,11 @@ pub fn hosts(
     for term in wanted {
         match term {
             Some(host) => add(host),
-            None => any.iter().for_each(|host| add(host)),
+            None => any.iter().copied().for_each(&mut add),
         }
     }
     if wanted.is_empty() {
-        any.iter().for_each(|host| add(host));
+        any.iter().copied().for_each(&mut add);
     }
     match (hosts.is_empty(), wanted.first()) {
         (true, Some(Some(host))) => Err(unknown_zone(host)),
@@ -216,7 +236,9 @@ pub fn hosts(
 /// The refusal of a zone that is no PVE node of ours.
 pub fn unknown_zone(host: &PveNode) -> Error {
     let label = pve_model::topology::ZONE;
-    Error::Invalid(format!("{label}={host} is not a host that this cluster may use"))
+    Error::Invalid(format!(
+        "{label}={host} is not a host that this cluster may use"
+    ))
 }
 
 /// The handle of the volume at a candidate.
@@ -242,7 +264,10 @@ fn spread(name: &str, host: &PveNode) -> u64 {
 }
 
 fn exhausted(why: Exhausted, detail: &str) -> Error {
-    Error::Exhausted { why, detail: detail.to_owned() }
+    Error::Exhausted {
+        why,
+        detail: detail.to_owned(),
+    }
 }
 
 /// What a quota leaves after the disks that are there: `None` is no bound, zero bytes also when the number is used up.

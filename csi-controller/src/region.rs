@@ -145,12 +145,10 @@ impl Driver {
 
     /// The region of a volume that is ours by policy.
     pub fn region_of(&self, volume: &VolumeId) -> Result<Arc<RegionContext>, Error> {
-        let region = self
-            .region(&volume.region)
-            .ok_or_else(|| Error::Foreign {
-                volume: volume.to_string(),
-                why: Foreign::Region,
-            })?;
+        let region = self.region(&volume.region).ok_or_else(|| Error::Foreign {
+            volume: volume.to_string(),
+            why: Foreign::Region,
+        })?;
         region.check_ours(volume)?;
         Ok(region)
     }

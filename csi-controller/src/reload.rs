@@ -53,6 +53,11 @@ type Stamp = [Option<SystemTime>; 2];
 impl Source {
     /// Reads the config and makes the regions of it. Nothing is sent to PVE.
     pub fn load(&self) -> Result<Driver, ReloadError> {
+        self.load_after(&Driver::new([]))
+    }
+
+    /// The same for regions that are at work: the locks on their VMs last.
+    fn load_after(&self, before: &Driver) -> Result<Driver, ReloadError> {
         let config = self.read()?;
         let regions: Result<Vec<RegionContext>, ReloadError> = config
             .regions
@@ -66,7 +71,9 @@ impl Source {
                     }
                 })?;
                 let inventory = Inventory::new(client.clone(), &region.policy);
-                let guests = Guests::new(Arc::clone(&self.hints));
+                let guests = before
+                    .region(&name)
+                    .map_or_else(|| Guests::new(Arc::clone(&self.hints)), |region| region.guests.clone());
                 let context = RegionContext::new(name, client, region.policy, inventory);
                 Ok(context.with_guests(guests))
             })
@@ -92,7 +99,8 @@ impl Source {
                 continue;
             }
             seen = now;
-            match self.load() {
+            let before = Arc::clone(&driver.borrow());
+            match self.load_after(&before) {
                 Ok(new) => {
                     tracing::info!("the config has changed and is in force");
                     driver.send_replace(Arc::new(new));
@@ -144,7 +152,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_changed_config_takes_effect_and_a_broken_one_changes_nothing() {
         // kube and reqwest both use the process' provider.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        drop(rustls::crypto::ring::default_provider().install_default());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.yaml");
         let write = |text: &str, second: u64| {

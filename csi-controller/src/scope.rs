@@ -23,7 +23,10 @@ pub fn regions(
         let Some(region) = driver.region(&place.region) else {
             continue;
         };
-        match regions.iter_mut().find(|(known, _)| known.name == region.name) {
+        match regions
+            .iter_mut()
+            .find(|(known, _)| known.name == region.name)
+        {
             Some((_, wanted)) => wanted.push(place.pve_node.clone()),
             None => regions.push((region, vec![place.pve_node.clone()])),
         }
@@ -37,9 +40,11 @@ pub fn regions(
             Ok(all.map(|region| (Arc::clone(region), Vec::new())).collect())
         }
     }
-    .and_then(|regions: Vec<Wanted>| match regions.is_empty() {
-        true => Err(unknown_storage(storage)),
-        false => Ok(regions),
+    .and_then(|regions: Vec<Wanted>| {
+        if regions.is_empty() {
+            return Err(unknown_storage(storage));
+        }
+        Ok(regions)
     })
 }
 
@@ -51,7 +56,9 @@ pub fn unknown_region(region: &Region) -> Error {
 
 /// The refusal of a storage that policy does not name.
 pub fn unknown_storage(storage: &StorageId) -> Error {
-    Error::Invalid(format!("storage {storage} is not one that this cluster may use"))
+    Error::Invalid(format!(
+        "storage {storage} is not one that this cluster may use"
+    ))
 }
 
 /// The storage's bounds, if it is ours and what is asked for stays below the operator's ceilings.
@@ -60,7 +67,9 @@ pub fn allowed<'a>(
     storage: &StorageId,
     request: &CreateRequest,
 ) -> Result<&'a StoragePolicy, Error> {
-    let limits = region.storage_policy(storage).ok_or_else(|| unknown_storage(storage))?;
+    let limits = region
+        .storage_policy(storage)
+        .ok_or_else(|| unknown_storage(storage))?;
     let parameters = &request.parameters;
     let refuse = |key: &str, value: &str| {
         Err(Error::Invalid(format!(

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use csi_proto::csi::v1::{
     ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
-    ControllerPublishVolumeRequest, ControllerPublishVolumeResponse,
-    ControllerServiceCapability, ControllerUnpublishVolumeRequest,
-    ControllerUnpublishVolumeResponse, CreateVolumeRequest, CreateVolumeResponse,
-    DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse,
-    Topology, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
+    ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerServiceCapability,
+    ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateVolumeRequest,
+    CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest,
+    GetCapacityResponse, Topology, ValidateVolumeCapabilitiesRequest,
+    ValidateVolumeCapabilitiesResponse, Volume,
     controller_server::Controller,
     controller_service_capability::{Rpc as RpcCapability, Type, rpc::Type as RpcType},
     validate_volume_capabilities_response::Confirmed,
@@ -50,11 +50,7 @@ pub struct ControllerService {
 
 impl ControllerService {
     /// Serves the newest of `driver`; what it begins runs as `work`. `locks` are per volume.
-    pub fn new(
-        driver: watch::Receiver<Arc<Driver>>,
-        work: Work,
-        locks: KeyedLock<String>,
-    ) -> Self {
+    pub fn new(driver: watch::Receiver<Arc<Driver>>, work: Work, locks: KeyedLock<String>) -> Self {
         Self {
             driver,
             work,
@@ -82,10 +78,13 @@ impl ControllerService {
             drop(guard);
             outcome
         };
-        self.work.spawn_owned(owned).await.map_err(|error| match error {
-            WorkError::Stopping => Error::ShuttingDown,
-            WorkError::Panicked => Error::Internal("the operation panicked".to_owned()),
-        })?
+        self.work
+            .spawn_owned(owned)
+            .await
+            .map_err(|error| match error {
+                WorkError::Stopping => Error::ShuttingDown,
+                WorkError::Panicked => Error::Internal("the operation panicked".to_owned()),
+            })?
     }
 
     async fn create(&self, request: &CreateVolumeRequest) -> Result<CreateVolumeResponse, Error> {
@@ -189,7 +188,11 @@ fn any_owner(driver: &Driver) -> Result<pve_model::VmId, Error> {
         .regions()
         .flat_map(|region| {
             let owners = &region.policy.owners;
-            owners.default.iter().chain(owners.per_node.values()).copied()
+            owners
+                .default
+                .iter()
+                .chain(owners.per_node.values())
+                .copied()
         })
         .next()
         .ok_or(Error::Unsupported {
@@ -240,7 +243,9 @@ impl Controller for ControllerService {
         request: Request<CreateVolumeRequest>,
     ) -> Result<Response<CreateVolumeResponse>, Status> {
         let answer = self.create(request.get_ref()).await;
-        answer.map(Response::new).map_err(|error| error.into_status(Rpc::CreateVolume))
+        answer
+            .map(Response::new)
+            .map_err(|error| error.into_status(Rpc::CreateVolume))
     }
 
     async fn delete_volume(
@@ -259,7 +264,9 @@ impl Controller for ControllerService {
     ) -> Result<Response<ControllerPublishVolumeResponse>, Status> {
         let answer = self.publish(request.get_ref()).await;
         answer
-            .map(|publish_context| Response::new(ControllerPublishVolumeResponse { publish_context }))
+            .map(|publish_context| {
+                Response::new(ControllerPublishVolumeResponse { publish_context })
+            })
             .map_err(|error| error.into_status(Rpc::ControllerPublishVolume))
     }
 
@@ -288,7 +295,9 @@ impl Controller for ControllerService {
         request: Request<GetCapacityRequest>,
     ) -> Result<Response<GetCapacityResponse>, Status> {
         let answer = self.capacity(request.get_ref()).await;
-        answer.map(Response::new).map_err(|error| error.into_status(Rpc::GetCapacity))
+        answer
+            .map(Response::new)
+            .map_err(|error| error.into_status(Rpc::GetCapacity))
     }
 
     async fn controller_get_capabilities(

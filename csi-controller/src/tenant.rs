@@ -38,7 +38,8 @@ impl TenantNodes {
     pub async fn of_kubeconfig(path: &Path) -> Result<Self, KubeconfigError> {
         let file = Kubeconfig::read_from(path)?;
         check(&file)?;
-        let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+        let mut config =
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(ANSWER);
         config.write_timeout = Some(ANSWER);
@@ -51,8 +52,14 @@ impl TenantNodes {
 
 /// A kubeconfig comes from where the tenant may have written: no programs, no detours, no blind trust.
 fn check(file: &Kubeconfig) -> Result<(), KubeconfigError> {
-    let users = file.auth_infos.iter().filter_map(|user| user.auth_info.as_ref());
-    let clusters = file.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
+    let users = file
+        .auth_infos
+        .iter()
+        .filter_map(|user| user.auth_info.as_ref());
+    let clusters = file
+        .clusters
+        .iter()
+        .filter_map(|cluster| cluster.cluster.as_ref());
     let runs = |user: &AuthInfo| user.exec.is_some();
     let provider = |user: &AuthInfo| user.auth_provider.is_some();
     if users.clone().any(runs) {
@@ -64,7 +71,10 @@ fn check(file: &Kubeconfig) -> Result<(), KubeconfigError> {
     if clusters.clone().any(|cluster| cluster.proxy_url.is_some()) {
         return Err(KubeconfigError::Refused("proxy-url"));
     }
-    if clusters.clone().any(|cluster| cluster.insecure_skip_tls_verify == Some(true)) {
+    if clusters
+        .clone()
+        .any(|cluster| cluster.insecure_skip_tls_verify == Some(true))
+    {
         return Err(KubeconfigError::Refused("insecure-skip-tls-verify"));
     }
     Ok(())
@@ -113,10 +123,25 @@ mod tests {
     fn a_kubeconfig_that_runs_programs_or_takes_detours_is_refused() {
         for (sentence, cluster, user, ok) in [
             ("a plain one", "", "", true),
-            ("a program", "", "    exec:\n      command: /bin/sh\n", false),
-            ("an auth provider", "", "    auth-provider:\n      name: x\n      config: {}\n", false),
+            (
+                "a program",
+                "",
+                "    exec:\n      command: /bin/sh\n",
+                false,
+            ),
+            (
+                "an auth provider",
+                "",
+                "    auth-provider:\n      name: x\n      config: {}\n",
+                false,
+            ),
             ("a proxy", "    proxy-url: http://127.0.0.1:1\n", "", false),
-            ("no check of certificates", "    insecure-skip-tls-verify: true\n", "", false),
+            (
+                "no check of certificates",
+                "    insecure-skip-tls-verify: true\n",
+                "",
+                false,
+            ),
         ] {
             assert_eq!(check(&kubeconfig(cluster, user)).is_ok(), ok, "{sentence}");
         }

@@ -109,9 +109,7 @@ pub fn create(request: &CreateVolumeRequest) -> Result<CreateRequest, Error> {
     if request.volume_content_source.is_some() {
         return invalid("volume_content_source is not supported: only empty volumes can be made");
     }
-    if !request.mutable_parameters.is_empty() {
-        return invalid("mutable_parameters are not supported");
-    }
+    fields::no_mutable_parameters(&request.mutable_parameters)?;
     let parameters = strict(&request.parameters)?;
     let places = match &request.accessibility_requirements {
         None => Vec::new(),
@@ -175,19 +173,10 @@ pub fn confirm(request: &ValidateVolumeCapabilitiesRequest) -> Result<ConfirmReq
         return invalid("volume_capabilities is required");
     }
     let objection = fields::capabilities(&request.volume_capabilities, Modes::Offered)
-        .and_then(|()| match request.parameters.is_empty() {
-            true => Ok(()),
-            false => strict(&request.parameters).map(|_| ()),
-        })
-        .and_then(|()| match request.mutable_parameters.is_empty() {
-            true => Ok(()),
-            false => invalid("mutable_parameters are not supported"),
-        })
+        .and_then(|()| class(&request.parameters))
+        .and_then(|_| fields::no_mutable_parameters(&request.mutable_parameters))
         .err()
-        .map(|error| match error {
-            Error::Invalid(text) => text,
-            other => other.to_string(),
-        });
+        .map(|error| error.tenant().to_owned());
     Ok(ConfirmRequest { volume, objection })
 }
 
@@ -196,10 +185,7 @@ pub fn capacity(request: &GetCapacityRequest) -> Result<CapacityRequest, Error> 
     if !request.volume_capabilities.is_empty() {
         fields::capabilities(&request.volume_capabilities, Modes::Offered)?;
     }
-    let parameters = match request.parameters.is_empty() {
-        true => None,
-        false => Some(strict(&request.parameters)?),
-    };
+    let parameters = class(&request.parameters)?;
     let place = request
         .accessible_topology
         .as_ref()
@@ -214,6 +200,14 @@ pub fn existing(handle: Handle) -> Result<VolumeId, Error> {
         Handle::Volume(volume) => Ok(volume),
         Handle::Nothing => Err(Error::UnknownVolume),
     }
+}
+
+/// The parameters of a class, where a caller may leave them out altogether.
+fn class(parameters: &HashMap<String, String>) -> Result<Option<Parameters>, Error> {
+    if parameters.is_empty() {
+        return Ok(None);
+    }
+    strict(parameters).map(Some)
 }
 
 fn strict(parameters: &HashMap<String, String>) -> Result<Parameters, Error> {

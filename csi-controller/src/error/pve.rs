@@ -82,7 +82,9 @@ pub(super) fn repeatable_code(source: &ApiError) -> Code {
 pub(super) fn phrase(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Unreachable => "Proxmox VE can't be reached; it will be tried again",
-        ErrorKind::HostUnreachable => "the Proxmox VE host can't be reached; it will be tried again",
+        ErrorKind::HostUnreachable => {
+            "the Proxmox VE host can't be reached; it will be tried again"
+        }
         ErrorKind::StorageUnavailable => "the storage is not available there",
         ErrorKind::OutcomeUnknown => "Proxmox VE did not answer in time; it will be tried again",
         ErrorKind::NoQuorum => "the Proxmox VE cluster is read-only at the moment",

@@ -54,6 +54,7 @@ fn answer(kind: ErrorKind, effect: Effect) -> ApiError {
 }
 
 /// One of each variant, those with a cause for each cause and effect.
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn every() -> Vec<Error> {
     let text = || "secret detail".to_owned();
     let mut all = vec![
@@ -66,10 +67,16 @@ fn every() -> Vec<Error> {
         Error::Busy("shown"),
         Error::ShuttingDown,
         Error::InUse(text()),
-        Error::HeldBy { tenant: "shown".to_owned(), detail: text() },
+        Error::HeldBy {
+            tenant: "shown".to_owned(),
+            detail: text(),
+        },
         Error::VmLocked(text()),
         Error::WrongHost(text()),
-        Error::Unsupported { tenant: "shown", detail: text() },
+        Error::Unsupported {
+            tenant: "shown",
+            detail: text(),
+        },
         Error::HolderUnknown(text()),
         Error::RealUnknown(text()),
         Error::GuestBusy(text()),
@@ -80,8 +87,16 @@ fn every() -> Vec<Error> {
         Error::Contradiction(text()),
         Error::Internal(text()),
     ];
-    for why in [Foreign::Region, Foreign::Storage, Foreign::PveNode, Foreign::Owner] {
-        all.push(Error::Foreign { volume: text(), why });
+    for why in [
+        Foreign::Region,
+        Foreign::Storage,
+        Foreign::PveNode,
+        Foreign::Owner,
+    ] {
+        all.push(Error::Foreign {
+            volume: text(),
+            why,
+        });
     }
     for why in [
         VmRefusal::Pool,
@@ -90,7 +105,10 @@ fn every() -> Vec<Error> {
         VmRefusal::Duplicate,
         VmRefusal::Container,
     ] {
-        all.push(Error::VmRefused { why, detail: text() });
+        all.push(Error::VmRefused {
+            why,
+            detail: text(),
+        });
     }
     for why in [
         Exhausted::Space,
@@ -99,12 +117,18 @@ fn every() -> Vec<Error> {
         Exhausted::Storage,
         Exhausted::Slots,
     ] {
-        all.push(Error::Exhausted { why, detail: text() });
+        all.push(Error::Exhausted {
+            why,
+            detail: text(),
+        });
     }
     for kind in kinds() {
         for effect in [Effect::None, Effect::Possible] {
             let source = answer(kind.clone(), effect);
-            all.push(Error::Pve { doing: "d", source: source.clone() });
+            all.push(Error::Pve {
+                doing: "d",
+                source: source.clone(),
+            });
             all.push(Error::Unsettled { doing: "d", source });
         }
     }
@@ -171,7 +195,11 @@ fn the_tenant_never_reads_what_pve_said_and_the_operator_always_can() {
     for error in every() {
         let name = name(&error);
         let status = error.into_status(Rpc::ControllerPublishVolume);
-        assert!(!status.message().contains("secret"), "{name}: {}", status.message());
+        assert!(
+            !status.message().contains("secret"),
+            "{name}: {}",
+            status.message()
+        );
         assert!(!status.message().is_empty(), "{name}");
         let source = std::error::Error::source(&status);
         assert!(source.is_some(), "{name} keeps its cause");
@@ -183,7 +211,11 @@ fn no_failure_is_told_as_success_or_as_unknown() {
     for error in every() {
         for rpc in RPCS {
             let code = error.code(rpc);
-            assert!(!matches!(code, Code::Ok | Code::Unknown), "{}: {rpc:?}", name(&error));
+            assert!(
+                !matches!(code, Code::Ok | Code::Unknown),
+                "{}: {rpc:?}",
+                name(&error)
+            );
         }
     }
 }

@@ -5,6 +5,8 @@ use pve_runtime::config::{Allow, Mode, Owners};
 
 use super::*;
 use crate::validate::SizeRange;
+use DiskFormat::{Qcow2, Raw};
+use std::fmt::Write;
 
 const GIB: u64 = 1 << 30;
 
@@ -20,7 +22,10 @@ fn seat(host: &str) -> Seat {
 }
 
 fn shared(host: &str) -> Seat {
-    Seat { shared: true, ..seat(host) }
+    Seat {
+        shared: true,
+        ..seat(host)
+    }
 }
 
 fn policy(hosts: &[&str]) -> RegionPolicy {
@@ -38,15 +43,24 @@ fn request(name: &str, gib: u64) -> CreateRequest {
     let size = Bytes::new(gib * GIB);
     CreateRequest {
         name: name.to_owned(),
-        size: SizeRange { wanted: size, least: size, most: None },
-        parameters: Parameters { storage: Some("local-lvm".parse().unwrap()), ..Parameters::default() },
+        size: SizeRange {
+            wanted: size,
+            least: size,
+            most: None,
+        },
+        parameters: Parameters {
+            storage: Some("local-lvm".parse().unwrap()),
+            ..Parameters::default()
+        },
         context: std::collections::HashMap::new(),
         places: Vec::new(),
     }
 }
 
-fn host(name: &str) -> Option<PveNode> {
-    Some(name.parse().unwrap())
+type Row = (&'static str, Vec<Option<PveNode>>, Vec<Seat>, &'static str);
+
+fn host<T: From<PveNode>>(name: &str) -> T {
+    name.parse::<PveNode>().unwrap().into()
 }
 
 /// `pve1`, `pve1:Space` for an obstacle, `(pve1+pve2)` for shared storage.
@@ -67,7 +81,7 @@ fn show(outcome: Result<Plan, Error>) -> String {
                 None => format!("({})", hosts.join("+")),
             };
             if let Some(why) = candidate.obstacle {
-                text.push_str(&format!(":{why:?}"));
+                write!(text, ":{why:?}").unwrap();
             }
             text
         })
@@ -76,28 +90,125 @@ fn show(outcome: Result<Plan, Error>) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn where_a_volume_may_go() {
-    let down = |host| Seat { available: false, ..seat(host) };
-    let full = |host| Seat { free: Bytes::new(GIB - 1), ..seat(host) };
-    let rows: [(&str, Vec<Option<PveNode>>, Vec<Seat>, &str); 14] = [
-        ("the host asked for", vec![host("pve1")], vec![seat("pve1"), seat("pve2")], "pve1"),
-        ("hosts in the order asked for", vec![host("pve2"), host("pve1")], vec![seat("pve1"), seat("pve2")], "pve2 pve1"),
-        ("a host without the storage is left out", vec![host("pve1"), host("pve2")], vec![seat("pve2")], "pve2"),
-        ("the storage is on none of them", vec![host("pve1")], vec![seat("pve2")], "no room: Storage"),
-        ("the storage is nowhere", vec![host("pve1")], vec![], "no room: Storage"),
-        ("a host that is down stays in its place", vec![host("pve1"), host("pve2")], vec![down("pve1"), seat("pve2")], "pve1:Storage pve2"),
-        ("a full storage stays in its place", vec![host("pve1"), host("pve2")], vec![full("pve1"), seat("pve2")], "pve1:Space pve2"),
-        ("a storage without content type images", vec![host("pve1")], vec![Seat { images: false, ..seat("pve1") }], "pve1:Storage"),
-        ("a host that policy does not name, beside one that it does", vec![host("pve9"), host("pve1")], vec![seat("pve9"), seat("pve1")], "pve1"),
-        ("only a host that policy does not name", vec![host("pve9")], vec![seat("pve9")], "invalid"),
-        ("shared storage is one place", vec![host("pve2"), host("pve1")], vec![shared("pve1"), shared("pve2")], "(pve2+pve1)"),
-        ("shared storage, asked of the host that is up", vec![host("pve1"), host("pve2")], vec![Seat { shared: true, ..down("pve1") }, shared("pve2")], "(pve2+pve1)"),
-        ("shared storage whose hosts are all down", vec![host("pve1")], vec![Seat { shared: true, ..down("pve1") }], "(pve1):Storage"),
-        ("a type of storage that comes later", vec![host("pve1")], vec![Seat { kind: StorageKind::read("rbd"), ..seat("pve1") }],
-         "not supported: volumes can't be made on this type of storage: only dir and lvmthin are supported (storage of type rbd)"),
+    let down = |host| Seat {
+        available: false,
+        ..seat(host)
+    };
+    let full = |host| Seat {
+        free: Bytes::new(GIB - 1),
+        ..seat(host)
+    };
+    let rows: [Row; 14] = [
+        (
+            "the host asked for",
+            vec![host("pve1")],
+            vec![seat("pve1"), seat("pve2")],
+            "pve1",
+        ),
+        (
+            "hosts in the order asked for",
+            vec![host("pve2"), host("pve1")],
+            vec![seat("pve1"), seat("pve2")],
+            "pve2 pve1",
+        ),
+        (
+            "a host without the storage is left out",
+            vec![host("pve1"), host("pve2")],
+            vec![seat("pve2")],
+            "pve2",
+        ),
+        (
+            "the storage is on none of them",
+            vec![host("pve1")],
+            vec![seat("pve2")],
+            "no room: Storage",
+        ),
+        (
+            "the storage is nowhere",
+            vec![host("pve1")],
+            vec![],
+            "no room: Storage",
+        ),
+        (
+            "a host that is down stays in its place",
+            vec![host("pve1"), host("pve2")],
+            vec![down("pve1"), seat("pve2")],
+            "pve1:Storage pve2",
+        ),
+        (
+            "a full storage stays in its place",
+            vec![host("pve1"), host("pve2")],
+            vec![full("pve1"), seat("pve2")],
+            "pve1:Space pve2",
+        ),
+        (
+            "a storage without content type images",
+            vec![host("pve1")],
+            vec![Seat {
+                images: false,
+                ..seat("pve1")
+            }],
+            "pve1:Storage",
+        ),
+        (
+            "a host that policy does not name, beside one that it does",
+            vec![host("pve9"), host("pve1")],
+            vec![seat("pve9"), seat("pve1")],
+            "pve1",
+        ),
+        (
+            "only a host that policy does not name",
+            vec![host("pve9")],
+            vec![seat("pve9")],
+            "invalid",
+        ),
+        (
+            "shared storage is one place",
+            vec![host("pve2"), host("pve1")],
+            vec![shared("pve1"), shared("pve2")],
+            "(pve2+pve1)",
+        ),
+        (
+            "shared storage, asked of the host that is up",
+            vec![host("pve1"), host("pve2")],
+            vec![
+                Seat {
+                    shared: true,
+                    ..down("pve1")
+                },
+                shared("pve2"),
+            ],
+            "(pve2+pve1)",
+        ),
+        (
+            "shared storage whose hosts are all down",
+            vec![host("pve1")],
+            vec![Seat {
+                shared: true,
+                ..down("pve1")
+            }],
+            "(pve1):Storage",
+        ),
+        (
+            "a type of storage that comes later",
+            vec![host("pve1")],
+            vec![Seat {
+                kind: StorageKind::read("rbd"),
+                ..seat("pve1")
+            }],
+            "not supported: volumes can't be made on this type of storage: only dir and lvmthin are supported (storage of type rbd)",
+        ),
     ];
     for (sentence, wanted, seats, expected) in rows {
-        let outcome = plan(&request("pvc-1", 1), &wanted, &seats, &policy(&["pve1", "pve2"]), &StoragePolicy::default());
+        let outcome = plan(
+            &request("pvc-1", 1),
+            &wanted,
+            &seats,
+            &policy(&["pve1", "pve2"]),
+            &StoragePolicy::default(),
+        );
         assert_eq!(show(outcome), expected, "{sentence}");
     }
 }
@@ -110,10 +221,17 @@ fn hosts_that_no_term_tells_apart_spread_volumes_and_keep_their_order() {
     for n in 0..300 {
         let name = format!("pvc-{n}");
         let order = hosts(&name, &[], &allowed).unwrap();
-        assert_eq!(order, hosts(&name, &[None], &allowed).unwrap(), "no term and any host are the same");
+        assert_eq!(
+            order,
+            hosts(&name, &[None], &allowed).unwrap(),
+            "no term and any host are the same"
+        );
         *first.entry(order[0].clone()).or_default() += 1;
     }
-    assert!(first.len() == 3 && first.values().all(|count| *count > 50), "{first:?}");
+    assert!(
+        first.len() == 3 && first.values().all(|count| *count > 50),
+        "{first:?}"
+    );
 }
 
 #[test]
@@ -123,37 +241,101 @@ fn free_space_never_changes_the_order_in_which_a_retry_looks() {
         let seats: Vec<Seat> = ["pve1", "pve2", "pve3"]
             .iter()
             .zip(frees)
-            .map(|(host, free)| Seat { free: Bytes::new(free), ..seat(host) })
+            .map(|(host, free)| Seat {
+                free: Bytes::new(free),
+                ..seat(host)
+            })
             .collect();
-        let plan = plan(&request("pvc-1", 1), &[None], &seats, &policy, &StoragePolicy::default()).unwrap();
-        plan.candidates.into_iter().map(|candidate| candidate.zone).collect::<Vec<_>>()
+        let plan = plan(
+            &request("pvc-1", 1),
+            &[None],
+            &seats,
+            &policy,
+            &StoragePolicy::default(),
+        )
+        .unwrap();
+        plan.candidates
+            .into_iter()
+            .map(|candidate| candidate.zone)
+            .collect::<Vec<_>>()
     };
-    assert_eq!(order([9 * GIB, 5 * GIB, 7 * GIB]), order([0, 100 * GIB, GIB]));
+    assert_eq!(
+        order([9 * GIB, 5 * GIB, 7 * GIB]),
+        order([0, 100 * GIB, GIB])
+    );
 }
 
 #[test]
 fn shared_storage_that_only_some_hosts_have_says_which() {
     let only_on = |seats: &[Seat]| {
-        plan(&request("pvc-1", 1), &[None], seats, &policy(&["pve1", "pve2", "pve3"]), &StoragePolicy::default())
-            .unwrap()
-            .only_on
-            .map(|hosts| hosts.iter().map(ToString::to_string).collect::<Vec<_>>())
+        plan(
+            &request("pvc-1", 1),
+            &[None],
+            seats,
+            &policy(&["pve1", "pve2", "pve3"]),
+            &StoragePolicy::default(),
+        )
+        .unwrap()
+        .only_on
+        .map(|hosts| hosts.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
-    assert_eq!(only_on(&[shared("pve1"), shared("pve2"), shared("pve3")]), None);
-    assert_eq!(only_on(&[shared("pve1"), shared("pve3")]), Some(vec!["pve1".to_owned(), "pve3".to_owned()]));
-    assert_eq!(only_on(&[seat("pve1")]), None, "a local volume says its host anyway");
+    assert_eq!(
+        only_on(&[shared("pve1"), shared("pve2"), shared("pve3")]),
+        None
+    );
+    assert_eq!(
+        only_on(&[shared("pve1"), shared("pve3")]),
+        Some(vec!["pve1".to_owned(), "pve3".to_owned()])
+    );
+    assert_eq!(
+        only_on(&[seat("pve1")]),
+        None,
+        "a local volume says its host anyway"
+    );
 }
 
 #[test]
 fn what_the_operator_keeps_and_forbids() {
     let policy = policy(&["pve1"]);
-    let outcome = |limits: StoragePolicy| show(plan(&request("pvc-1", 10), &[None], &[seat("pve1")], &policy, &limits));
+    let outcome = |limits: StoragePolicy| {
+        show(plan(
+            &request("pvc-1", 10),
+            &[None],
+            &[seat("pve1")],
+            &policy,
+            &limits,
+        ))
+    };
     let free = StoragePolicy::default();
     assert_eq!(outcome(free.clone()), "pve1");
-    assert_eq!(outcome(StoragePolicy { min_free: Some(Bytes::new(91 * GIB)), ..free.clone() }), "pve1:Space");
-    assert_eq!(outcome(StoragePolicy { min_free: Some(Bytes::new(90 * GIB)), ..free.clone() }), "pve1");
-    assert_eq!(outcome(StoragePolicy { max_volume_bytes: Some(Bytes::new(9 * GIB)), ..free.clone() }), "no room: VolumeSize");
-    assert_eq!(outcome(StoragePolicy { max_volume_bytes: Some(Bytes::new(10 * GIB)), ..free }), "pve1");
+    assert_eq!(
+        outcome(StoragePolicy {
+            min_free: Some(Bytes::new(91 * GIB)),
+            ..free.clone()
+        }),
+        "pve1:Space"
+    );
+    assert_eq!(
+        outcome(StoragePolicy {
+            min_free: Some(Bytes::new(90 * GIB)),
+            ..free.clone()
+        }),
+        "pve1"
+    );
+    assert_eq!(
+        outcome(StoragePolicy {
+            max_volume_bytes: Some(Bytes::new(9 * GIB)),
+            ..free.clone()
+        }),
+        "no room: VolumeSize"
+    );
+    assert_eq!(
+        outcome(StoragePolicy {
+            max_volume_bytes: Some(Bytes::new(10 * GIB)),
+            ..free
+        }),
+        "pve1"
+    );
 }
 
 #[test]
@@ -163,7 +345,9 @@ fn what_a_quota_leaves() {
         max_volumes,
         ..StoragePolicy::default()
     };
-    let left = |limits: &StoragePolicy, used, count| quota_left(limits, Bytes::new(used), count).map(Bytes::get);
+    let left = |limits: &StoragePolicy, used, count| {
+        quota_left(limits, Bytes::new(used), count).map(Bytes::get)
+    };
     assert_eq!(left(&limits(None, None), 50, 5), None);
     assert_eq!(left(&limits(Some(100), None), 60, 5), Some(40));
     assert_eq!(left(&limits(Some(100), None), 160, 5), Some(0));
@@ -178,15 +362,33 @@ fn the_format_follows_the_storage_and_the_policy() {
     let outcome = |kind: &str, wanted, formats: Option<BTreeSet<DiskFormat>>| {
         let mut request = request("pvc-1", 1);
         request.parameters.format = wanted;
-        let limits = StoragePolicy { allow: Allow { formats, ..Allow::default() }, ..StoragePolicy::default() };
-        let seats = [Seat { kind: StorageKind::read(kind), ..seat("pve1") }];
-        plan(&request, &[None], &seats, &policy, &limits).map(|plan| plan.format).ok()
+        let limits = StoragePolicy {
+            allow: Allow {
+                formats,
+                ..Allow::default()
+            },
+            ..StoragePolicy::default()
+        };
+        let seats = [Seat {
+            kind: StorageKind::read(kind),
+            ..seat("pve1")
+        }];
+        plan(&request, &[None], &seats, &policy, &limits)
+            .map(|plan| plan.format)
+            .ok()
     };
-    use DiskFormat::{Qcow2, Raw};
     assert_eq!(outcome("dir", None, None), Some(Some(Raw)));
     assert_eq!(outcome("dir", Some(Qcow2), None), Some(Some(Qcow2)));
-    assert_eq!(outcome("dir", Some(Qcow2), Some([Raw].into())), None, "qcow2 is not allowed");
+    assert_eq!(
+        outcome("dir", Some(Qcow2), Some([Raw].into())),
+        None,
+        "qcow2 is not allowed"
+    );
     assert_eq!(outcome("lvmthin", None, None), Some(None));
     assert_eq!(outcome("lvmthin", Some(Raw), None), Some(None));
-    assert_eq!(outcome("lvmthin", Some(Qcow2), None), None, "LVM has no files");
+    assert_eq!(
+        outcome("lvmthin", Some(Qcow2), None),
+        None,
+        "LVM has no files"
+    );
 }

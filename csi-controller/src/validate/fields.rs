@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use csi_proto::csi::v1::{
     CapacityRange, Topology, VolumeCapability,
-    volume_capability::{AccessType, MountVolume, access_mode::Mode},
+    volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
 };
 use pve_model::{Bytes, NodeId, PveNode, Region, topology};
 
@@ -33,9 +33,18 @@ fn invalid<T>(text: impl Into<String>) -> Result<T, Error> {
 
 /// Secrets of the controller's RPCs would be read with the tenant's rights and sent to us for no purpose.
 pub(super) fn no_secrets(secrets: &HashMap<String, String>) -> Result<(), Error> {
-    match secrets.is_empty() {
-        true => Ok(()),
-        false => invalid("secrets are not accepted by this controller"),
+    if secrets.is_empty() {
+        Ok(())
+    } else {
+        invalid("secrets are not accepted by this controller")
+    }
+}
+
+pub(super) fn no_mutable_parameters(parameters: &HashMap<String, String>) -> Result<(), Error> {
+    if parameters.is_empty() {
+        Ok(())
+    } else {
+        invalid("mutable_parameters are not supported")
     }
 }
 
@@ -46,10 +55,10 @@ pub(super) fn name(name: &str) -> Result<(), Error> {
     if name.len() > STRING_MAX {
         return invalid("name is longer than 128 bytes");
     }
-    match name.chars().any(char::is_control) {
-        true => invalid("name has control characters"),
-        false => Ok(()),
+    if name.chars().any(char::is_control) {
+        return invalid("name has control characters");
     }
+    Ok(())
 }
 
 /// `vm-…` and `base-…` alone are names of PVE, which somebody may have meant.
@@ -92,24 +101,25 @@ pub(super) fn capabilities(all: &[VolumeCapability], modes: Modes) -> Result<(),
         }
         access_mode(capability)?;
     }
-    match block && mount {
-        true => invalid("one volume can't be both block and mount"),
-        false => Ok(()),
+    if block && mount {
+        return invalid("one volume can't be both block and mount");
     }
+    Ok(())
 }
 
 fn filesystem(mount: &MountVolume, modes: Modes) -> Result<(), Error> {
     if modes == Modes::Offered && !matches!(mount.fs_type.as_str(), "" | "ext4") {
         return invalid("fs_type is not supported; use ext4");
     }
-    match mount.volume_mount_group.is_empty() {
-        true => Ok(()),
-        false => invalid("volume_mount_group is not supported"),
+    if mount.volume_mount_group.is_empty() {
+        Ok(())
+    } else {
+        invalid("volume_mount_group is not supported")
     }
 }
 
 fn access_mode(capability: &VolumeCapability) -> Result<(), Error> {
-    let mode = capability.access_mode.as_ref().map(|mode| mode.mode());
+    let mode = capability.access_mode.as_ref().map(AccessMode::mode);
     match mode {
         None | Some(Mode::Unknown) => invalid("a volume capability needs an access_mode"),
         Some(
