@@ -242,4 +242,21 @@ mod tests {
         };
         assert_eq!(client.update_vm(&at, &change).await, Ok(Started::Done));
     }
+
+    #[tokio::test]
+    async fn a_config_is_read_as_it_is_in_force() {
+        let client = client(|request| {
+            assert_eq!(
+                request.uri().path(),
+                "/api2/json/nodes/pve1/qemu/100/config"
+            );
+            assert_eq!(request.uri().query(), Some("current=1"));
+            Ok(reply(200, "OK", r#"{"data":{"digest":"82f5"}}"#))
+        });
+        let at = VmRef {
+            pve_node: "pve1".parse().unwrap(),
+            vmid: "100".parse().unwrap(),
+        };
+        assert_eq!(client.vm_config(&at).await.unwrap().digest, "82f5");
+    }
 }

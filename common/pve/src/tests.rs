@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use proptest::prelude::*;
+use serde_json::json;
 use tower_test::mock::{self, Handle};
 
 use crate::testing::{config, reply};
@@ -182,4 +186,92 @@ fn settings_that_let_nothing_through_are_refused() {
         new(|c| c.token = Arc::new(|| Ok(testing::token("a\nb")))),
         "token: not usable"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_call_is_counted_by_what_it_came_to() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let (mock, mut handle) = mock::pair::<::http::Request<Bytes>, Reply>();
+    let bottoms = vec![Bottom::new(mock)];
+    let client = Client::with_bottoms(config(&["https://pve1"]), metrics, bottoms).unwrap();
+    let asked = tokio::spawn(async move { client.version().await });
+    for status in [595, 500] {
+        let (_, answer) = handle.next_request().await.unwrap();
+        answer.send_response(reply(status, "VM is locked (backup)", ""));
+    }
+    asked.await.unwrap().unwrap_err();
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    for line in [
+        r#"pve_request_seconds_count{endpoint="GET /version",class="read",outcome="locked"} 1"#,
+        r#"pve_retries_total{endpoint="GET /version",phase="answered"} 1"#,
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
+
+/// JSON of the shapes and names that PVE uses, with anything in them.
+fn json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "\\PC{0,12}".prop_map(Value::from),
+        "(local:9999/vm-9999-a.raw|UPID:pve1:|100|pve1|running|stopped|qemu)(,size=1G)?"
+            .prop_map(Value::from),
+    ];
+    let key = "(vmid|node|type|status|pool|storage|key|value|pending|delete|digest|scsi1|size|volid|blockstat|errors|message|\\PC{0,4})";
+    leaf.prop_recursive(3, 40, 8, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            proptest::collection::btree_map(key, inner, 0..8)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+async fn ask_everything(client: &Client) -> Vec<bool> {
+    let at = StorageRef {
+        pve_node: "pve1".parse().unwrap(),
+        storage: "local".parse().unwrap(),
+    };
+    let disk = "9999/vm-9999-a.raw".parse().unwrap();
+    let (vmid, size) = (vm().vmid, pve_model::Bytes::GIB);
+    vec![
+        client.version().await.is_ok(),
+        client.vms().await.is_ok(),
+        client.storages().await.is_ok(),
+        client.pve_nodes().await.is_ok(),
+        client.vmid_state(vmid).await.is_ok(),
+        client.permissions("/vms/100").await.is_ok(),
+        client.vm_config(&vm()).await.is_ok(),
+        client.vm_pending(&vm()).await.is_ok(),
+        client.vm_status(&vm()).await.is_ok(),
+        client
+            .update_vm(&vm(), &ConfigChange::default())
+            .await
+            .is_ok(),
+        client.allocate_disk(&at, &disk, size).await.is_ok(),
+        client.disk(&at, &disk).await.is_ok(),
+        client.disks_of(&at, vmid).await.is_ok(),
+        client.delete_disk(&at, &disk).await.is_ok(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn no_answer_makes_the_client_panic(data in json(), status in prop_oneof![Just(200), Just(400), Just(500)]) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let failed = json!({"data": data, "message": data, "errors": data}).to_string();
+        let client = testing::client(move |_| Ok(reply(status, "VM is locked (", &failed)));
+        let succeeded = runtime.block_on(ask_everything(&client));
+        prop_assert!(status == 200 || succeeded.iter().all(|ok| !ok));
+    }
 }
