@@ -21,7 +21,7 @@ use crate::slots::Memory;
 const MAX_NOTES: usize = 4096;
 /// First pause after a guest did not let a disk go; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// What a [`NodeHints`] answers with.
 pub type Hint<'a> = Pin<Box<dyn Future<Output = Option<Uuid>> + Send + 'a>>;
@@ -43,13 +43,13 @@ impl NodeHints for NoHints {
     }
 }
 
-/// Locks and memory of one region's VMs.
-#[derive(Debug)]
+/// Locks and memory of one region's VMs. Clones share them, so that a config that is read anew keeps them.
+#[derive(Debug, Clone)]
 pub struct Guests {
     hints: Arc<dyn NodeHints>,
     vms: KeyedLock<VmId>,
     hosts: KeyedLock<PveNode>,
-    notes: Mutex<HashMap<VmId, Note>>,
+    notes: Arc<Mutex<HashMap<VmId, Note>>>,
 }
 
 /// What is remembered about one VM.
@@ -76,7 +76,7 @@ impl Guests {
             hints,
             vms: KeyedLock::default(),
             hosts: KeyedLock::default(),
-            notes: Mutex::default(),
+            notes: Arc::default(),
         }
     }
 

@@ -46,7 +46,8 @@ pub async fn find(region: &RegionContext, volume: &VolumeId, except: Option<VmId
     for (guest, read) in read(region, suspects(region, &census, volume, except)?).await {
         match read {
             Ok(pending) => holders.extend(holder(&guest, &pending, volume)),
-            Err(error) if error.kind == ErrorKind::Absent => moved.push(guest),
+            // It moved, ended, or was taken from our sight since the list was made.
+            Err(error) if matches!(error.kind, ErrorKind::Absent | ErrorKind::PermissionDenied { .. }) => moved.push(guest),
             Err(error) => return Err(unknown(&guest, &error)),
         }
     }
@@ -98,12 +99,11 @@ async fn follow(region: &RegionContext, volume: &VolumeId, moved: &[VmEntry]) ->
     let census = region.inventory.vms(Freshness::Since(Instant::now())).await?;
     let mut there = Vec::new();
     for guest in moved {
-        match census.get(guest.vmid) {
-            Some(guest) => there.push(guest.clone()),
-            None => {
-                let visible = census.guests.keys().next().copied();
-                gone::prove_unlisted(region, Some(guest.vmid), visible).await?;
-            }
+        if let Some(guest) = census.get(guest.vmid) {
+            there.push(guest.clone());
+        } else {
+            let visible = census.guests.keys().next().copied();
+            gone::prove_unlisted(region, Some(guest.vmid), visible).await?;
         }
     }
     let mut holders = Vec::new();

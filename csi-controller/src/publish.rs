@@ -35,7 +35,7 @@ pub async fn publish(region: &RegionContext, request: &PublishRequest) -> Result
     let read_only = ReadOnly::of(request.readonly);
     let wish = Wish::new(volume, &request.parameters, read_only, &policy)?;
     let vm = target(region, &request.node, deadline).await?;
-    reachable(region, volume, &vm).await?;
+    reachable(region, volume, &vm)?;
     let others = holders::find(region, volume, Some(vm.guest.vmid)).await?;
     vm::unique(region, &vm.guest, &vm.uuid)?;
     if let Some(holder) = others.first() {
@@ -44,8 +44,8 @@ pub async fn publish(region: &RegionContext, request: &PublishRequest) -> Result
     let mut work = Work::new(region, volume, &vm, deadline);
     let attached = work.converge(&wish).await?;
     if attached.read_only != request.readonly {
-        let word = if attached.read_only { "read-only" } else { "writable" };
-        return Err(Error::Exists(format!("the volume is attached to the Node already, but {word}")));
+        let mode = if attached.read_only { "read-only" } else { "writable" };
+        return Err(Error::Exists(format!("the volume is attached to the Node already, but {mode}")));
     }
     Ok(PublishContext {
         wwn: attached.wwn,
@@ -68,8 +68,8 @@ async fn target(region: &RegionContext, node: &NodeId, deadline: Instant) -> Res
     }
 }
 
-/// Refuses a VM that can't reach the disk, before anything is written. The list may be older than a migration.
-async fn reachable(region: &RegionContext, volume: &VolumeId, vm: &Pinned) -> Result<(), Error> {
+/// Refuses a VM that can't reach the disk, before anything is written. That its config was read there proves the host.
+fn reachable(region: &RegionContext, volume: &VolumeId, vm: &Pinned) -> Result<(), Error> {
     let host = &vm.guest.pve_node;
     if !region.policy.pve_nodes.contains(host) {
         return Err(Error::VmRefused {

@@ -27,18 +27,16 @@ const STEPS: u32 = 32;
 pub async fn unpublish(region: &RegionContext, request: &UnpublishRequest) -> Result<(), Error> {
     let deadline = Instant::now() + BUDGET;
     let volume = &request.volume;
-    match &request.node {
-        Some(node) => match (vm::wanted(region, node).await, node) {
-            (Some(wanted), _) => from_vm(region, volume, &wanted, deadline).await,
-            (None, NodeId::Former { name, vmid }) => from_named(region, volume, (name, *vmid), deadline).await,
-            (None, NodeId::Vm { .. }) => Err(Error::UnknownNode(node.to_string())),
-        },
-        None => {
-            for holder in holders::find(region, volume, None).await? {
-                from_holder(region, volume, &holder, deadline).await?;
-            }
-            Ok(())
+    let Some(node) = &request.node else {
+        for holder in holders::find(region, volume, None).await? {
+            from_holder(region, volume, &holder, deadline).await?;
         }
+        return Ok(());
+    };
+    match (vm::wanted(region, node).await, node) {
+        (Some(wanted), _) => from_vm(region, volume, &wanted, deadline).await,
+        (None, NodeId::Former { name, vmid }) => from_named(region, volume, (name, *vmid), deadline).await,
+        (None, NodeId::Vm { .. }) => Err(Error::UnknownNode(node.to_string())),
     }
 }
 

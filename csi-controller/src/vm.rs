@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use pve_client::{ErrorKind, GuestKind, VmEntry, VmPending, VmRef};
+use pve_client::{ApiError, ErrorKind, GuestKind, VmEntry, VmPending, VmRef};
 use pve_model::{NodeId, Slot, Uuid, VmId};
 use pve_runtime::config::RegionPolicy;
 use pve_runtime::keyed_lock::Guard;
@@ -146,7 +146,7 @@ impl Search<'_> {
             match read {
                 Ok(_) => {}
                 // It moved or ended since; a newer list will tell.
-                Err(error) if error.kind == ErrorKind::Absent && self.freshness == Freshness::Recent => {}
+                Err(error) if self.freshness == Freshness::Recent && self.outdated(&error) => {}
                 Err(error) => unreadable = Some((guest, error)),
             }
         }
@@ -165,7 +165,7 @@ impl Search<'_> {
         let lock = self.region.guests.lock_vm(guest.vmid, deadline).await?;
         let pending = match self.region.client.vm_pending(&at(&guest)).await {
             Ok(pending) => pending,
-            Err(error) if error.kind == ErrorKind::Absent => {
+            Err(error) if self.outdated(&error) => {
                 self.freshness = Freshness::Since(Instant::now());
                 return Ok(None);
             }
@@ -186,6 +186,12 @@ impl Search<'_> {
             pending,
             _lock: lock,
         }))
+    }
+
+    /// Whether the list may be older than what the VM went through: it moved or ended, or was taken from our sight.
+    fn outdated(&self, error: &ApiError) -> bool {
+        let recent = self.freshness == Freshness::Recent;
+        error.kind == ErrorKind::Absent || (recent && matches!(error.kind, ErrorKind::PermissionDenied { .. }))
     }
 
     /// No other VM has the UUID, as far as they were read; those that had it are read again.
