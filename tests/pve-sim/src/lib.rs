@@ -7,6 +7,7 @@ mod auth;
 mod builder;
 mod clock;
 mod control;
+mod copies;
 mod dispatch;
 mod drive;
 mod fail;

@@ -62,6 +62,21 @@ pub(crate) fn print_size(bytes: u64) -> String {
     bytes.to_string()
 }
 
+/// A size for people, one decimal: `1.0 GiB`.
+pub(crate) fn human(bytes: u64) -> String {
+    for (unit, name) in [
+        (1 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+    ] {
+        if bytes >= unit {
+            return format!("{}.{} {name}", bytes / unit, bytes % unit * 10 / unit);
+        }
+    }
+    format!("{bytes}.0 B")
+}
+
 /// Bytes as lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('0');

@@ -64,7 +64,8 @@ pub(crate) async fn allocate(sim: &Arc<Sim>, wanted: &Wanted<'_>) -> Result<Stri
     Ok(volid)
 }
 
-fn free_name(state: &State, wanted: &Wanted<'_>) -> Result<String, Fail> {
+/// `vm-<vmid>-disk-<n>` for the first free n.
+pub(crate) fn free_name(state: &State, wanted: &Wanted<'_>) -> Result<String, Fail> {
     let storage = state.enabled_storage(wanted.storage, wanted.node)?;
     let suffix = match storage.kind {
         crate::state::StorageKind::Dir => format!(".{}", wanted.format.unwrap_or("raw")),

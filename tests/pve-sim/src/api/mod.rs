@@ -1,10 +1,12 @@
 //! The endpoints, grouped as PVE's API tree.
 
 mod access;
+mod clone;
 mod cluster;
 mod config;
 mod content;
 mod index;
+mod move_disk;
 mod nodes;
 mod pools;
 mod qemu;
@@ -26,10 +28,12 @@ pub(crate) fn routes() -> Vec<Route> {
         Ok(version().into())
     })];
     routes.extend(access::routes());
+    routes.extend(clone::routes());
     routes.extend(cluster::routes());
     routes.extend(config::routes());
     routes.extend(content::routes());
     routes.extend(index::routes());
+    routes.extend(move_disk::routes());
     routes.extend(nodes::routes());
     routes.extend(pools::routes());
     routes.extend(qemu::routes());

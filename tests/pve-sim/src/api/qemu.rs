@@ -128,19 +128,7 @@ fn create(call: &Call) -> ApiResult {
 
 /// What PVE adds to a new config: MAC addresses, boot order, identity.
 fn complete(sim: &Sim, mut set: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    for (_, value) in set
-        .iter_mut()
-        .filter(|(key, _)| key.strip_prefix("net").and_then(drive::index).is_some())
-    {
-        let (model, rest) = value.split_once(',').unwrap_or((value.as_str(), ""));
-        if !model.contains('=') {
-            let hex = sim.random_hex(3).to_uppercase();
-            let octet = |at: usize| hex.get(at..at + 2).unwrap_or("00").to_owned();
-            let mac = format!("BC:24:11:{}:{}:{}", octet(0), octet(2), octet(4));
-            let comma = if rest.is_empty() { "" } else { "," };
-            *value = format!("{model}={mac}{comma}{rest}");
-        }
-    }
+    fill_macs(sim, &mut set, Macs::Missing);
     if !set.contains_key("boot") {
         let pick = |test: &dyn Fn(&str, &str) -> bool| {
             set.iter().find(|(k, v)| test(k, v)).map(|(k, _)| k.clone())
@@ -165,6 +153,38 @@ fn complete(sim: &Sim, mut set: BTreeMap<String, String>) -> BTreeMap<String, St
         format!("creation-qemu=10.0.13,ctime={}", sim.clock.epoch()),
     );
     set
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Macs {
+    Missing,
+    All,
+}
+
+fn fill_macs(sim: &Sim, set: &mut BTreeMap<String, String>, which: Macs) {
+    let is_net = |key: &str| key.strip_prefix("net").and_then(drive::index).is_some();
+    for (_, value) in set.iter_mut().filter(|(key, _)| is_net(key)) {
+        let (model, rest) = value.split_once(',').unwrap_or((value.as_str(), ""));
+        let (name, mac) = model.split_once('=').unwrap_or((model, ""));
+        if mac.is_empty() || which == Macs::All {
+            let hex = sim.random_hex(3).to_uppercase();
+            let octet = |at: usize| hex.get(at..at + 2).unwrap_or("00").to_owned();
+            let comma = if rest.is_empty() { "" } else { "," };
+            *value = format!(
+                "{name}=BC:24:11:{}:{}:{}{comma}{rest}",
+                octet(0),
+                octet(2),
+                octet(4)
+            );
+        }
+    }
+}
+
+/// A clone's own identity: MAC addresses, SMBIOS uuid, generation id.
+pub(super) fn renew(sim: &Sim, config: &mut BTreeMap<String, String>) {
+    fill_macs(sim, config, Macs::All);
+    config.insert("smbios1".to_owned(), format!("uuid={}", sim.uuid()));
+    config.insert("vmgenid".to_owned(), sim.uuid());
 }
 
 /// The VM with its ACLs and pool membership.

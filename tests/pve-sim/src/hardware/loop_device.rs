@@ -139,6 +139,27 @@ impl Hardware for LoopHardware {
         }
     }
 
+    fn copy(&self, from: &Backing, to: &Backing) -> Result<(), String> {
+        fs::copy(self.file(from), self.file(to))
+            .map(|_| ())
+            .map_err(failed("cannot copy the volume"))
+    }
+
+    fn rename(&self, from: &Backing, to: &Backing) -> Result<(), String> {
+        let target = self.file(to);
+        if let Some(folder) = target.parent() {
+            fs::create_dir_all(folder).map_err(failed("cannot make the volume's directory"))?;
+        }
+        fs::rename(self.file(from), target).map_err(failed("cannot rename the volume"))
+    }
+
+    /// A loop device cannot change its file while it is written to.
+    fn mirror(&self, vmid: VmNumber, slot: &str) -> Result<(), String> {
+        Err(format!(
+            "mirroring {slot} of running vm {vmid} is not simulated with loop devices"
+        ))
+    }
+
     fn boot(&self, vmid: VmNumber, uuid: &str) -> Result<(), String> {
         self.tree(vmid)
             .create(uuid)

@@ -23,6 +23,11 @@ pub(crate) trait Hardware: Debug + Send + Sync {
     fn resize(&self, backing: &Backing, bytes: u64) -> Result<(), String>;
     /// Deletes the bytes, in use or not.
     fn remove(&self, backing: &Backing) -> Result<(), String>;
+    /// Copies one volume's bytes into another.
+    fn copy(&self, from: &Backing, to: &Backing) -> Result<(), String>;
+    fn rename(&self, from: &Backing, to: &Backing) -> Result<(), String>;
+    /// Moves a plugged disk's bytes below the running guest.
+    fn mirror(&self, vmid: VmNumber, slot: &str) -> Result<(), String>;
     /// The machine comes up, with this SMBIOS uuid.
     fn boot(&self, vmid: VmNumber, uuid: &str) -> Result<(), String>;
     /// Gives the disk to the guest.
@@ -55,6 +60,18 @@ impl Hardware for MemoryHardware {
     }
 
     fn remove(&self, _: &Backing) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn copy(&self, _: &Backing, _: &Backing) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn rename(&self, _: &Backing, _: &Backing) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn mirror(&self, _: VmNumber, _: &str) -> Result<(), String> {
         Ok(())
     }
 

@@ -4,6 +4,7 @@ mod config;
 mod content;
 mod faults;
 mod hotplug;
+mod moves;
 mod rights;
 mod shapes;
 
