@@ -1,6 +1,6 @@
 //! What went wrong on PVE's API, and whether PVE may have acted.
 //!
-//! PVE says what it means in text; the table that reads it is in [`crate::classify`]. Nothing here is meant for
+//! PVE says what it means in text; the table that reads it is in `classify.rs`. Nothing here is meant for
 //! the tenant: `detail` holds PVE's own words.
 
 use std::collections::BTreeMap;

@@ -32,7 +32,7 @@ impl<S> Failover<S> {
             .current
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
         if moved.is_ok() {
-            tracing::warn!(from, to, "endpoint left");
+            tracing::debug!(from, to, "endpoint left");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! It owns the way of a request to PVE and back: token, limits, repetition, failover, time-outs, TLS, and the reading
 //! of PVE's answers and of its words about failures. It must not know gRPC, Kubernetes or what a CSI volume is.
 //!
-//! A request passes, from the outside in ([`Stack`]):
+//! A request passes, from the outside in (`Stack` below):
 //! trace and metrics → limits → retry → token → failover → time-out → transport.
 
 pub mod access;
