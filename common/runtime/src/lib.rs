@@ -4,6 +4,7 @@
 //! It is generic over tonic services: it knows neither Proxmox's API nor any CSI message.
 
 pub mod admin;
+mod authority;
 pub mod config;
 pub mod credentials;
 pub mod keyed_lock;

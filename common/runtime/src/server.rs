@@ -6,12 +6,14 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::TryStreamExt as _;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
+use crate::authority::LocalAuthority;
 use crate::rpc::RpcLayer;
 
 /// How long a socket that is found may take to show that somebody serves it.
@@ -112,12 +114,13 @@ pub async fn serve(
     patience: Duration,
 ) -> Result<(), ServeError> {
     let Socket { listener, file } = socket;
+    let connections = UnixListenerStream::new(listener).map_ok(LocalAuthority::new);
     let serving = Server::builder()
         .layer(layer)
         .max_concurrent_streams(STREAMS_MAX)
         .http2_max_header_list_size(HEADERS_MAX)
         .add_routes(routes)
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled());
+        .serve_with_incoming_shutdown(connections, stop.cancelled());
     let late = async {
         stop.cancelled().await;
         drop(file);
