@@ -10,11 +10,15 @@ mod pki;
 mod requirements;
 mod run_dir;
 mod sidecars;
+mod stack;
 mod wait;
+mod workload;
 
 pub use control_plane::ControlPlane;
 pub use kubelet::{CloudProvider, Identity, Kubelet, NodeSpec};
 pub use requirements::{Programs, requirements};
 pub use run_dir::RunDir;
 pub use sidecars::Sidecars;
+pub use stack::{Place, REGISTERED, Stack, Worker};
 pub use wait::eventually;
+pub use workload::{Claim, Tenant, View, Workload};

@@ -8,7 +8,12 @@ use tokio::process::Command;
 use crate::requirements::{loop_devices, peer, skipped};
 
 /// What is started from tests/tools.
-const NEEDED: [&str; 4] = ["kubepeer", "container-init", "csi-provisioner", "csi-attacher"];
+const NEEDED: [&str; 4] = [
+    "kubepeer",
+    "container-init",
+    "csi-provisioner",
+    "csi-attacher",
+];
 
 /// The folder with the programs that tests/tools/build makes.
 #[derive(Debug, Clone)]

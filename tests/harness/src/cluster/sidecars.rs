@@ -27,7 +27,7 @@ const ATTACHER_FLAGS: [&str; 1] = ["--default-fstype=ext4"];
 /// The running sidecars. Dropped, they are killed.
 #[derive(Debug)]
 pub struct Sidecars {
-    processes: Vec<Process>,
+    processes: Vec<(&'static str, Process)>,
 }
 
 impl Sidecars {
@@ -48,25 +48,34 @@ impl Sidecars {
             let program = plane.programs().sidecar(name);
             let env = [("NAMESPACE", NAMESPACE.to_owned())];
             let logs = plane.logs();
-            processes.push(Process::start_with_env(name, &program, &args, &env, &logs)?);
+            let process = Process::start_with_env(name, &program, &args, &env, &logs)?;
+            processes.push((name, process));
         }
         Ok(Self { processes })
     }
 
     /// Names of those that have ended. None should: a sidecar that exits is a restart of the controller's Pod.
-    pub fn ended(&mut self) -> Result<Vec<String>> {
+    pub fn ended(&mut self) -> Result<Vec<&'static str>> {
         let mut names = Vec::new();
-        for process in &mut self.processes {
+        for (name, process) in &mut self.processes {
             if process.ended()?.is_some() {
-                names.push(format!("{process:?}"));
+                names.push(*name);
             }
         }
         Ok(names)
     }
 
+    /// Name and log of each.
+    pub fn logs(&self) -> Vec<(String, String)> {
+        self.processes
+            .iter()
+            .map(|(name, process)| ((*name).to_owned(), process.log()))
+            .collect()
+    }
+
     /// SIGTERM to each.
     pub async fn stop(self) -> Result<()> {
-        for process in self.processes {
+        for (_, process) in self.processes {
             process.stop().await?;
         }
         Ok(())

@@ -1,0 +1,250 @@
+//! A tenant cluster on a simulated PVE cluster: control plane, sidecars, controller, and a kubelet with a node plugin for each VM.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
+use kube::Client;
+use pve_model::topology::DEFAULT_DRIVER_NAME;
+use pve_sim::Timing;
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::control_plane::ControlPlane;
+use super::kubelet::{CloudProvider, Identity, Kubelet, NodeSpec};
+use super::objects::{Class, NODE_PLUGIN, install};
+use super::requirements::Programs;
+use super::run_dir::RunDir;
+use super::sidecars::{Sidecars, account_kubeconfig};
+use super::wait::eventually;
+use crate::process::{Process, built};
+use crate::world::{FILES, REGION, SHARED, THIN, World, tenant, uuid};
+
+/// How long a node plugin has from the labels of its Node to its entry in the `CSINode`.
+pub const REGISTERED: Duration = Duration::from_secs(5);
+
+/// One in a process at a time: tests measure seconds, and each cluster fills two cores while it starts.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// A VM that is a worker.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// Its number.
+    pub vmid: u32,
+    /// The PVE node on which it runs.
+    pub pve_node: &'static str,
+}
+
+/// A worker: kubelet and node plugin. Dropped, both are killed.
+#[derive(Debug)]
+pub struct Worker {
+    /// The plugin.
+    pub plugin: Process,
+    /// The kubelet.
+    pub kubelet: Kubelet,
+    place: Place,
+}
+
+/// All of it. Dropped in this order: what holds mounts ends first, then the mounts go, then the disks.
+#[derive(Debug)]
+pub struct Stack {
+    sidecars: Sidecars,
+    /// `n1`, `n2`, …
+    pub workers: Vec<Worker>,
+    plane: ControlPlane,
+    run: RunDir,
+    /// The simulator and the controller.
+    pub world: World,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Stack {
+    /// Starts everything and initialises the Nodes: PVCs can be bound.
+    pub async fn start(programs: &Programs, places: &[Place]) -> Result<Self> {
+        let stack = Self::start_uninitialised(programs, places).await?;
+        for worker in &stack.workers {
+            worker.initialise().await?;
+        }
+        for worker in &stack.workers {
+            if let Err(error) = worker.wait_registered().await {
+                return Err(error.context(stack.logs()));
+            }
+        }
+        Ok(stack)
+    }
+
+    /// Starts everything but a cloud controller manager: the Nodes are tainted and have no labels yet.
+    pub async fn start_uninitialised(programs: &Programs, places: &[Place]) -> Result<Self> {
+        let alone = ALONE.lock().await;
+        let run = RunDir::new()?;
+        let vms: Vec<(u32, &str)> = places
+            .iter()
+            .map(|place| (place.vmid, place.pve_node))
+            .collect();
+        let builder = tenant(&vms).timing(Timing::REAL);
+        let (plane, world) = tokio::try_join!(
+            ControlPlane::start(programs, run.path()),
+            World::start_with_loop_devices(builder)
+        )?;
+        install(&plane.client(), &classes()).await?;
+        let sidecars = Sidecars::start(&plane, &world.controller_socket()).await?;
+        let kubeconfig = account_kubeconfig(&plane, NODE_PLUGIN).await?;
+        let workers = places
+            .iter()
+            .enumerate()
+            .map(|(index, place)| Worker::start(&plane, &world, *place, index, &kubeconfig));
+        let workers = try_join_all(workers).await?;
+        Ok(Self {
+            sidecars,
+            workers,
+            plane,
+            run,
+            world,
+            _alone: alone,
+        })
+    }
+
+    /// An administrator's client.
+    pub fn client(&self) -> Client {
+        self.plane.client()
+    }
+
+    /// Fails if any program of the driver has ended: in a cluster, each would be a restart.
+    pub fn no_restarts(&mut self) -> Result<()> {
+        let controller = self.world.controller.as_mut().context("no controller")?;
+        ensure!(controller.ended()?.is_none(), "the controller has ended");
+        for worker in &mut self.workers {
+            let name = worker.kubelet.name();
+            ensure!(
+                worker.plugin.ended()?.is_none(),
+                "the node plugin of {name} has ended"
+            );
+        }
+        let ended = self.sidecars.ended()?;
+        ensure!(ended.is_empty(), "sidecars have ended: {ended:?}");
+        Ok(())
+    }
+
+    /// The last lines that each program of the driver has written.
+    pub fn logs(&self) -> String {
+        let plugins = self
+            .workers
+            .iter()
+            .map(|worker| (worker.kubelet.name().to_owned(), worker.plugin.log()));
+        [("controller".to_owned(), self.world.controller_log())]
+            .into_iter()
+            .chain(plugins)
+            .chain(self.sidecars.logs())
+            .map(|(name, log)| format!("--- {name}\n{}\n", last_lines(&log, 40)))
+            .collect()
+    }
+
+    /// Ends everything gracefully.
+    pub async fn stop(self) -> Result<()> {
+        let Self {
+            sidecars,
+            workers,
+            plane,
+            run,
+            mut world,
+            _alone,
+        } = self;
+        for worker in workers {
+            worker.kubelet.stop().await?;
+            worker.plugin.stop().await?;
+        }
+        sidecars.stop().await?;
+        plane.stop().await?;
+        drop(run);
+        if let Some(controller) = world.controller.take() {
+            let status = controller.stop().await?;
+            ensure!(status.success(), "the controller ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+impl Worker {
+    async fn start(
+        plane: &ControlPlane,
+        world: &World,
+        place: Place,
+        index: usize,
+        kubeconfig: &Path,
+    ) -> Result<Self> {
+        let spec = NodeSpec {
+            name: format!("n{}", index + 1),
+            system_uuid: uuid(place.vmid),
+            cloud_provider: CloudProvider::External,
+        };
+        let kubelet = Kubelet::start(plane, &spec).await?;
+        let plugin_folder = kubelet.root().join("plugins").join(DEFAULT_DRIVER_NAME);
+        std::fs::create_dir_all(&plugin_folder)?;
+        let socket = plugin_folder.join("csi.sock");
+        let tree = world.vm_tree(place.vmid);
+        let flags: [(&str, PathBuf); 7] = [
+            ("--kubelet-csi-path", socket.clone()),
+            ("--registration-dir", kubelet.registry()),
+            ("--kubelet-dir", kubelet.root().to_owned()),
+            ("--kubeconfig", kubeconfig.to_owned()),
+            ("--sys-root", tree.join("sys")),
+            ("--dev-root", tree.join("dev")),
+            ("--node-name", PathBuf::from(&spec.name)),
+        ];
+        let args: Vec<String> = flags
+            .iter()
+            .map(|(flag, value)| format!("{flag}={}", value.display()))
+            .chain([
+                format!("--csi-address=unix://{}", socket.display()),
+                "--log-filter=debug,h2=info,hyper=info,rustls=info,tower=info".to_owned(),
+            ])
+            .collect();
+        let name = format!("plugin-{}", spec.name);
+        let plugin = Process::start(&name, &built("pve-csi-node")?, &args, &plane.logs())?;
+        Ok(Self {
+            plugin,
+            kubelet,
+            place,
+        })
+    }
+
+    /// Does to its Node what the cloud controller manager does.
+    pub async fn initialise(&self) -> Result<()> {
+        let identity = Identity {
+            region: REGION.to_owned(),
+            zone: self.place.pve_node.to_owned(),
+            vmid: self.place.vmid,
+        };
+        self.kubelet.initialise(&identity).await
+    }
+
+    /// Waits for the `CSINode` entry; returns the CSI node id and how long it took.
+    pub async fn wait_registered(&self) -> Result<(String, Duration)> {
+        let what = format!("the CSINode entry of {}", self.kubelet.name());
+        eventually(&what, REGISTERED, async || {
+            self.kubelet.registered(DEFAULT_DRIVER_NAME).await
+        })
+        .await
+    }
+
+    /// The VM.
+    pub fn vmid(&self) -> u32 {
+        self.place.vmid
+    }
+}
+
+/// A class for each storage of the world, named like it.
+fn classes() -> Vec<Class> {
+    [FILES, THIN, SHARED]
+        .map(|storage| Class {
+            name: storage,
+            storage: storage.to_owned(),
+        })
+        .into()
+}
+
+fn last_lines(log: &str, count: usize) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    let start = lines.len().saturating_sub(count);
+    lines.get(start..).unwrap_or_default().join("\n")
+}
