@@ -86,7 +86,7 @@ fn boot(sim: &Sim) -> Result<(), SimError> {
     let volumes = sim.lock().volumes.clone();
     for volume in &volumes {
         sim.hardware
-            .create(&crate::volumes::backing(volume), volume.size)
+            .adopt(&crate::volumes::backing(volume), volume.size)
             .map_err(hardware)?;
     }
     let running: Vec<(VmNumber, String)> = {

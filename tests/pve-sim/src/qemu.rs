@@ -228,7 +228,12 @@ pub(crate) fn start(sim: &Sim, node: &str, vmid: VmNumber) -> Result<(), Fail> {
     let uuid = vm.uuid();
     sim.hardware.boot(vmid, uuid).map_err(Fail::die)?;
     for (key, device) in &devices {
-        show(sim, &state, vmid, key, device).map_err(Fail::die)?;
+        if let Err(text) = show(sim, &state, vmid, key, device) {
+            devices
+                .keys()
+                .for_each(|key| sim.hardware.unplug(vmid, key));
+            return Err(Fail::die(text));
+        }
     }
     let now = sim.clock.epoch();
     let vm = state

@@ -110,6 +110,13 @@ pub(super) fn routes() -> Vec<Route> {
         now("GET", "/cluster/config", Perm::User, &[], |_| {
             Ok(named(&["nodes", "totem", "join", "qdevice", "apiversion"]).into())
         }),
+        now(
+            "GET",
+            "/cluster/config/nodes",
+            Perm::All("/", &["Sys.Audit"]),
+            &[],
+            |call| Ok(members(call)),
+        ),
         now("GET", "/nodes/{node}", Perm::User, &[], |_| {
             Ok(named(NODE).into())
         }),
@@ -141,6 +148,19 @@ fn domains() -> Value {
         {"realm": "pam", "type": "pam", "comment": "Linux PAM standard authentication"},
         {"realm": "pve", "type": "pve", "comment": "Proxmox VE authentication server"},
     ])
+}
+
+/// Corosync's node list; empty where there is no cluster.
+fn members(call: &Call) -> Answer {
+    let state = call.sim.lock();
+    if state.nodes.len() < 2 {
+        return json!([]).into();
+    }
+    let rows = state.nodes.iter().enumerate().map(|(at, (name, node))| {
+        let number = (at + 1).to_string();
+        json!({"name": name, "node": name, "nodeid": number, "quorum_votes": "1", "ring0_addr": node.ip})
+    });
+    rows.collect::<Value>().into()
 }
 
 /// Only tags for those without Sys.Audit.

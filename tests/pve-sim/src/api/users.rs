@@ -1,5 +1,7 @@
 //! `/access/users` and the change of ACLs: enough to set up tenants over the API.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use crate::acl;
@@ -67,8 +69,45 @@ pub(super) fn routes() -> Vec<Route> {
             add_token,
         ),
         now("DELETE", token, Perm::Custom(may_manage), &[], remove_token),
+        ticket_route(),
         now("PUT", "/access/acl", Perm::User, &acl_params, change_acl),
     ]
+}
+
+fn ticket_route() -> Route {
+    let ticket_params = [
+        req("username", Kind::Str),
+        req("password", Kind::Str),
+        opt("realm", Kind::Str),
+        opt("otp", Kind::Str),
+        opt("tfa-challenge", Kind::Str),
+        opt("path", Kind::Str),
+        opt("privs", Kind::Str),
+    ];
+    now(
+        "POST",
+        "/access/ticket",
+        Perm::Custom(no_token),
+        &ticket_params,
+        |_| {
+            let message = "authentication failure\n".to_owned();
+            Err(Fail::Json {
+                status: 401,
+                message,
+                errors: BTreeMap::new(),
+            })
+        },
+    )
+}
+
+/// Users of the scenario have no passwords: every login is refused, and tokens may not even try.
+fn no_token(call: &Call) -> Result<(), Fail> {
+    match call.who.token {
+        None => Ok(()),
+        Some(_) => Err(Fail::denied(
+            "URI '/access/ticket' not available with API token, need proper ticket.\n",
+        )),
+    }
 }
 
 fn may_see_user(call: &Call) -> Result<(), Fail> {

@@ -150,3 +150,46 @@ pub(super) fn set_size(disk: &GuestDisk, bytes: u64) -> io::Result<()> {
         &(bytes / SECTOR).to_string(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(serial: Option<&str>, wwn: Option<&str>) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let device = Device {
+            serial: serial.map(str::to_owned),
+            wwn: wwn.map(str::to_owned),
+            ..Device::default()
+        };
+        scsi_identity(folder.path(), &device).unwrap();
+        folder
+    }
+
+    #[test]
+    fn the_serial_stands_in_page_0x80_behind_its_length() {
+        let folder = identity(Some("pvc-abc"), None);
+        let page = fs::read(folder.path().join("vpd_pg80")).unwrap();
+        assert_eq!(page, b"\x00\x80\x00\x07pvc-abc");
+        assert!(!folder.path().join("wwid").exists());
+    }
+
+    #[test]
+    fn the_kernel_shows_only_naa_types_three_to_six() {
+        let shown = identity(None, Some("0x5056432D49443031"));
+        let text = fs::read_to_string(shown.path().join("wwid")).unwrap();
+        assert_eq!(text, "naa.5056432d49443031\n");
+        let hidden = identity(None, Some("0x2056432d49443031"));
+        assert!(!hidden.path().join("wwid").exists());
+    }
+
+    #[test]
+    fn disks_take_the_first_free_letter() {
+        let root = tempfile::tempdir().unwrap();
+        let tree = GuestTree::new(root.path().to_owned());
+        tree.create("00000000-0000-4000-a000-000000000100").unwrap();
+        fs::write(root.path().join("sys/block/sda"), "").unwrap();
+        fs::write(root.path().join("sys/block/sdc"), "").unwrap();
+        assert_eq!(tree.free_name("sd").unwrap(), "sdb");
+    }
+}

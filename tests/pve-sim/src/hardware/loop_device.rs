@@ -121,6 +121,14 @@ impl Hardware for LoopHardware {
             .map_err(failed("cannot size the volume"))
     }
 
+    fn adopt(&self, backing: &Backing, bytes: u64) -> Result<(), String> {
+        if self.file(backing).exists() {
+            self.resize(backing, bytes)
+        } else {
+            self.create(backing, bytes)
+        }
+    }
+
     fn resize(&self, backing: &Backing, bytes: u64) -> Result<(), String> {
         let file = fs::OpenOptions::new()
             .write(true)

@@ -20,6 +20,8 @@ pub(crate) struct Backing {
 /// Storage and guests' disks. Errors are texts for the log: PVE would show what its tools say.
 pub(crate) trait Hardware: Debug + Send + Sync {
     fn create(&self, backing: &Backing, bytes: u64) -> Result<(), String>;
+    /// Makes sure that a volume of the scenario has bytes; those of an earlier run stay.
+    fn adopt(&self, backing: &Backing, bytes: u64) -> Result<(), String>;
     fn resize(&self, backing: &Backing, bytes: u64) -> Result<(), String>;
     /// Deletes the bytes, in use or not.
     fn remove(&self, backing: &Backing) -> Result<(), String>;
@@ -52,6 +54,10 @@ pub(crate) struct MemoryHardware;
 
 impl Hardware for MemoryHardware {
     fn create(&self, _: &Backing, _: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn adopt(&self, _: &Backing, _: u64) -> Result<(), String> {
         Ok(())
     }
 
