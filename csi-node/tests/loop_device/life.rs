@@ -101,7 +101,12 @@ fn b10_a_disk_is_waited_for_and_meanwhile_the_volume_is_locked() {
         let staging = machine.path("staging");
         let (staged, second) = tokio::join!(machine.stage(&disk, &staging), async {
             tokio::time::sleep(Duration::from_millis(300)).await;
+            let start = tokio::time::Instant::now();
             let second = machine.stage(&disk, &staging).await;
+            assert!(
+                start.elapsed() < Duration::from_secs(2),
+                "it does not queue"
+            );
             disk.plug();
             second
         });
@@ -335,6 +340,8 @@ fn b59_a_raw_volume_is_the_disk_itself() {
             .unpublish(&disk, &machine.path("reader"))
             .await
             .unwrap();
+        let switched = run("blockdev", &["--getro", disk.node.to_str().unwrap()]);
+        assert_eq!(switched.stdout, b"0\n");
         machine.publish(request("target")).await.unwrap();
         fs::File::options().write(true).open(&target).unwrap();
         machine.unpublish(&disk, &target).await.unwrap();
