@@ -1,23 +1,27 @@
 //! DeleteVolume: prove that nobody uses the disk, free it, prove that it is gone.
 //!
-//! **Guarantees:** nothing is freed while any VM of the pool has the volume in its config, now or pending, or while one
-//! that could have it can't be read. Success means that PVE was seen not to have the disk.
+//! **Guarantees:** nothing is freed while any VM of the pool has the volume in its config, now, pending or in a
+//! snapshot, or while one that could have it can't be read. Success means that PVE was seen not to have the disk.
 //! **Assumptions:** no VM outside the pool uses the tenant's disks; PVE asks nobody before it frees one.
-//! **Requests:** list of guests, one per worker, removal, look.
+//! **Requests:** list of guests, one per worker, removal, look; two and more per worker that has snapshots.
 
-use pve_client::{ErrorKind, HostState};
+use pve_client::{ErrorKind, HostState, VmEntry};
 use pve_model::{PveNode, VolumeId};
 
 use crate::disk;
 use crate::error::Error;
 use crate::holders;
 use crate::region::RegionContext;
+use crate::vm;
 
 /// Frees the disk of a volume that is ours. A volume that is not there is deleted already.
 pub async fn delete(region: &RegionContext, volume: &VolumeId) -> Result<(), Error> {
-    let holders = holders::find(region, volume, None).await?;
-    if !holders.is_empty() {
-        return Err(Error::InUse(format!("{volume} is held by {holders:?}")));
+    let survey = holders::survey(region, volume, None).await?;
+    if let Some(holder) = survey.holders.first() {
+        return Err(Error::InUse(format!("{volume}: {}", holder.describe())));
+    }
+    for guest in &survey.snapshotted {
+        not_in_snapshots(region, volume, guest).await?;
     }
     match (disk::remove(region, volume).await, &volume.pve_node) {
         (Err(error), Some(host)) if names_no_host(&error) && has_left(region, host).await? => {
@@ -26,6 +30,27 @@ pub async fn delete(region: &RegionContext, volume: &VolumeId) -> Result<(), Err
         }
         (outcome, _) => outcome,
     }
+}
+
+/// A snapshot of a VM still needs the disk that the VM had when it was taken: rolling back would bring it back.
+async fn not_in_snapshots(
+    region: &RegionContext,
+    volume: &VolumeId,
+    guest: &VmEntry,
+) -> Result<(), Error> {
+    let at = vm::at(guest);
+    let unknown =
+        |error| Error::HolderUnknown(format!("snapshots of VM {}: {error}", guest.vmid));
+    for snapshot in region.client.snapshots(&at).await.map_err(unknown)? {
+        let disks = region.client.snapshot_disks(&at, &snapshot).await;
+        if disks.map_err(unknown)?.contains(&volume.volid()) {
+            return Err(Error::Unsupported {
+                tenant: "the volume is part of a snapshot of a Node's virtual machine; ask the operator of Proxmox VE",
+                detail: format!("{volume}: snapshot {snapshot} of VM {}", guest.vmid),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Answers that a host which is no member gets, among others.

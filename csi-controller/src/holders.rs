@@ -36,25 +36,49 @@ impl Holder {
     }
 }
 
+/// What reading the workers showed.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Those that hold the volume.
+    pub holders: Vec<Holder>,
+    /// Those that have snapshots, which may need the volume's disk still.
+    pub snapshotted: Vec<VmEntry>,
+}
+
 /// The workers of the pool that hold the volume. `except` is not read. A worker that can't be read and could hold the
 /// volume is an error, [`Error::HolderUnknown`]. Requests: one list (shared), one read per worker that could reach the
 /// storage.
 pub async fn find(region: &RegionContext, volume: &VolumeId, except: Option<VmId>) -> Result<Vec<Holder>, Error> {
+    survey(region, volume, except).await.map(|survey| survey.holders)
+}
+
+/// As [`find`], and which of the workers have snapshots.
+pub async fn survey(region: &RegionContext, volume: &VolumeId, except: Option<VmId>) -> Result<Survey, Error> {
     let census = region.inventory.vms(Freshness::Recent).await?;
-    let mut holders = Vec::new();
+    let mut survey = Survey::default();
     let mut moved = Vec::new();
     for (guest, read) in read(region, suspects(region, &census, volume, except)?).await {
         match read {
-            Ok(pending) => holders.extend(holder(&guest, &pending, volume)),
+            Ok(pending) => survey.add(&guest, &pending, volume),
             // It moved, ended, or was taken from our sight since the list was made.
             Err(error) if matches!(error.kind, ErrorKind::Absent | ErrorKind::PermissionDenied { .. }) => moved.push(guest),
             Err(error) => return Err(unknown(&guest, &error)),
         }
     }
     if !moved.is_empty() {
-        holders.extend(follow(region, volume, &moved).await?);
+        follow(region, volume, &moved, &mut survey).await?;
     }
-    Ok(holders)
+    Ok(survey)
+}
+
+impl Survey {
+    fn add(&mut self, guest: &VmEntry, pending: &VmPending, volume: &VolumeId) {
+        self.holders.extend(holder(guest, pending, volume));
+        // `parent` names the snapshot that the VM's state is based on (`AbstractConfig.pm`, snapshot_create).
+        if pending.current("parent").is_some() {
+            self.snapshotted.push(guest.clone());
+        }
+    }
 }
 
 /// Reads the configs of guests, several at a time, and remembers their UUIDs.
@@ -95,7 +119,12 @@ fn suspects(
 }
 
 /// Reads workers again whose config was not where the list said.
-async fn follow(region: &RegionContext, volume: &VolumeId, moved: &[VmEntry]) -> Result<Vec<Holder>, Error> {
+async fn follow(
+    region: &RegionContext,
+    volume: &VolumeId,
+    moved: &[VmEntry],
+    survey: &mut Survey,
+) -> Result<(), Error> {
     let census = region.inventory.vms(Freshness::Since(Instant::now())).await?;
     let mut there = Vec::new();
     for guest in moved {
@@ -106,14 +135,13 @@ async fn follow(region: &RegionContext, volume: &VolumeId, moved: &[VmEntry]) ->
             gone::prove_unlisted(region, Some(guest.vmid), visible).await?;
         }
     }
-    let mut holders = Vec::new();
     for (guest, read) in read(region, there).await {
         match read {
-            Ok(pending) => holders.extend(holder(&guest, &pending, volume)),
+            Ok(pending) => survey.add(&guest, &pending, volume),
             Err(error) => return Err(unknown(&guest, &error)),
         }
     }
-    Ok(holders)
+    Ok(())
 }
 
 fn holder(guest: &VmEntry, pending: &VmPending, volume: &VolumeId) -> Option<Holder> {

@@ -21,6 +21,7 @@ pub mod pending;
 pub mod qemu;
 pub mod request;
 mod retry;
+pub mod snapshot;
 pub mod storage;
 pub mod task;
 #[cfg(test)]
@@ -188,10 +189,11 @@ impl Client {
 
 /// Every endpoint that the client calls, with class and privileges, for the reference and for checks.
 pub fn endpoints() -> impl Iterator<Item = &'static Spec> {
-    let groups: [&'static [&'static Spec]; 5] = [
+    let groups: [&'static [&'static Spec]; 6] = [
         &cluster::ENDPOINTS,
         &storage::ENDPOINTS,
         &qemu::ENDPOINTS,
+        &snapshot::ENDPOINTS,
         &access::ENDPOINTS,
         &task::ENDPOINTS,
     ];
