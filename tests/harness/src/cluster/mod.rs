@@ -3,6 +3,7 @@
 //! Everything listens on 127.0.0.1 and lives below one [`RunDir`]. Nothing here knows what a test wants to show.
 
 mod control_plane;
+pub mod demo;
 mod kubeconfig;
 mod kubelet;
 pub mod objects;
@@ -17,8 +18,8 @@ mod workload;
 pub use control_plane::ControlPlane;
 pub use kubelet::{CloudProvider, Identity, Kubelet, NodeSpec};
 pub use requirements::{Programs, requirements};
-pub use run_dir::RunDir;
+pub use run_dir::{RunDir, mounted_at};
 pub use sidecars::Sidecars;
 pub use stack::{Place, REGISTERED, Stack, Worker};
-pub use wait::eventually;
-pub use workload::{Claim, Tenant, View, Workload};
+pub use wait::{eventually, wait_content};
+pub use workload::{Claim, STAY, Tenant, View, Workload};

@@ -70,3 +70,13 @@ pub(super) fn mounts_below(root: &Path) -> Vec<PathBuf> {
         .filter(|target| target.starts_with(root))
         .collect()
 }
+
+/// File system and source of what is mounted at exactly this path, as `ext4 on /dev/loop0`.
+pub fn mounted_at(path: &Path) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = table
+        .lines()
+        .find(|line| line.split(' ').nth(4).map(Path::new) == Some(path))?;
+    let (_, right) = line.split_once(" - ")?;
+    Some(right.split(' ').take(2).collect::<Vec<_>>().join(" on "))
+}

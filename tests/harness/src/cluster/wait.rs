@@ -1,5 +1,6 @@
 //! Waiting for what others do.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -28,4 +29,14 @@ where
         }
         sleep(PAUSE).await;
     }
+}
+
+/// Waits until a file has exactly this content.
+pub async fn wait_content(path: &Path, wanted: &str) -> Result<()> {
+    let what = format!("{wanted:?} in {}", path.display());
+    eventually(&what, Duration::from_secs(10), async || {
+        Ok((std::fs::read_to_string(path)? == wanted).then_some(()))
+    })
+    .await?;
+    Ok(())
 }

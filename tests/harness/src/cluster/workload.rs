@@ -18,6 +18,9 @@ const TENANT: &str = "default";
 /// How long Kubernetes may take for what isn't the driver's, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The end of a command that stays until it gets SIGTERM, which the first process of a container sees only if it asks for it.
+pub const STAY: &str = "trap 'exit 0' TERM; sleep 600 & wait";
+
 /// How a Pod sees a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
