@@ -73,8 +73,8 @@ struct Arguments {
     /// How log lines look.
     #[arg(long, value_enum, default_value_t)]
     log_format: LogFormat,
-    /// What is logged.
-    #[arg(long, default_value = "info")]
+    /// What is logged. The API client's errors are told by whoever asked.
+    #[arg(long, default_value = "info,kube_client::client::builder=off")]
     log_filter: String,
 }
 

@@ -1,6 +1,8 @@
 //! What the plugin formats on real devices, what it mounts, and what it leaves alone.
 
 use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::disk::Disk;
 use crate::machine::{MIB, Machine, mounts_at, publish_request, run, with_machine};
@@ -10,6 +12,16 @@ const VOLUME: &str = "r1/pve1/local-lvm/vm-9999-pvc-1";
 const SIZE: u64 = 64 * MIB;
 /// Where the mark lies that formatting had begun.
 const MARK: u64 = SIZE - (512 << 10);
+
+fn mark_of(disk: &Disk) -> Vec<u8> {
+    let text = format!(
+        "pve-csi-node: ext4 is being made on {}, never mounted yet\n",
+        disk.wwn
+    );
+    let mut mark = text.into_bytes();
+    mark.resize(4096, 0);
+    mark
+}
 
 async fn assert_refused(machine: &Machine, disk: &Disk, what: &str) {
     let staging = machine.path("staging");
@@ -120,12 +132,7 @@ fn formatting_that_was_interrupted_is_done_again() {
         // As a killed mkfs leaves it: inode tables, and no superblock yet.
         disk.write(MIB, b"half an inode table");
         assert_refused(&machine, &disk, "no mark").await;
-        let mut mark = format!(
-            "pve-csi-node: ext4 is being made on {}, never mounted yet\n",
-            disk.wwn
-        )
-        .into_bytes();
-        mark.resize(4096, 0);
+        let mark = mark_of(&disk);
         disk.write(MARK, &mark);
         machine.stage(&disk, &staging).await.unwrap();
         fs::write(staging.join("kept"), "kept").unwrap();
@@ -141,6 +148,31 @@ fn formatting_that_was_interrupted_is_done_again() {
         assert_eq!(fs::read_to_string(staging.join("kept")).unwrap(), "kept");
         machine.unstage(&disk, &staging).await.unwrap();
         assert!(disk.read(MARK, 4096).iter().all(|byte| *byte == 0));
+    });
+}
+
+#[test]
+fn whenever_mkfs_is_killed_the_volume_can_be_staged_afterwards() {
+    with_machine("whenever_mkfs_is_killed", async |machine| {
+        let size = 1024 * MIB;
+        for (index, delay) in [2, 5, 10, 20, 40, 80].into_iter().enumerate() {
+            let disk = machine.plugged(&format!("sd{index}"), VOLUME, size);
+            disk.write(size - (512 << 10), &mark_of(&disk));
+            let mut mkfs = Command::new("mkfs.ext4")
+                .args(["-q", "-m0", "-E", "nodiscard"])
+                .arg(&disk.node)
+                .stdin(Stdio::null())
+                .spawn()
+                .unwrap();
+            tokio::time::sleep(Duration::from_millis(delay)).await;
+            mkfs.kill().unwrap();
+            mkfs.wait().unwrap();
+            let staging = machine.path("staging");
+            machine.stage(&disk, &staging).await.unwrap();
+            fs::write(staging.join("x"), "x").unwrap();
+            machine.unstage(&disk, &staging).await.unwrap();
+            disk.unplug();
+        }
     });
 }
 
