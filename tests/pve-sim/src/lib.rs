@@ -39,8 +39,8 @@ pub use handle::SimHandle;
 pub use log::Entry as RequestEntry;
 pub use sim::Timing;
 pub use state::{
-    AclEntry, Device, Health, Node, Pool, State, Storage, StorageKind, Token, User, Vm, VmFaults,
-    VmNumber, Volume,
+    AclEntry, Device, Ha, HaRule, Health, Node, Pool, State, Storage, StorageKind, Token, User, Vm,
+    VmFaults, VmNumber, Volume,
 };
 
 /// The simulator could not start.

@@ -229,9 +229,9 @@ pub(crate) fn start(sim: &Sim, node: &str, vmid: VmNumber) -> Result<(), Fail> {
     sim.hardware.boot(vmid, uuid).map_err(Fail::die)?;
     for (key, device) in &devices {
         if let Err(text) = show(sim, &state, vmid, key, device) {
-            devices
-                .keys()
-                .for_each(|key| sim.hardware.unplug(vmid, key));
+            for key in devices.keys() {
+                sim.hardware.unplug(vmid, key);
+            }
             return Err(Fail::die(text));
         }
     }

@@ -35,6 +35,7 @@ pub(crate) enum Kind {
     DnsName,
     ConfigId,
     Memory,
+    HaSid,
 }
 
 /// One parameter of an endpoint.
@@ -75,6 +76,25 @@ pub(crate) enum Extra {
     Nothing,
     /// Every option of a VM's config.
     VmOptions,
+    /// What an HA rule of the given type takes.
+    HaRule,
+}
+
+pub(crate) const RULE_TYPES: &[&str] = &["node-affinity", "resource-affinity"];
+
+/// The options of an HA rule besides the common ones depend on its type.
+fn rule_option(name: &str, given: &RawParams) -> Option<Kind> {
+    let Some(Raw::Text(kind)) = given.get("type") else {
+        return None;
+    };
+    Some(match (kind.as_str(), name) {
+        ("node-affinity" | "resource-affinity", "resources") | ("node-affinity", "nodes") => {
+            Kind::List
+        }
+        ("node-affinity", "strict") => Kind::Bool,
+        ("resource-affinity", "affinity") => Kind::Enum(&["positive", "negative"]),
+        _ => return None,
+    })
 }
 
 /// Checks all parameters and returns them as texts; lists given as arrays are joined with commas.
@@ -87,7 +107,11 @@ pub(crate) fn verify(
     let mut values = BTreeMap::new();
     for (name, raw) in given {
         let known = list.iter().find(|p| p.name == name).map(|p| p.kind);
-        let kind = known.or_else(|| (extra == Extra::VmOptions).then(|| options::kind(name))?);
+        let kind = known.or_else(|| match extra {
+            Extra::Nothing => None,
+            Extra::VmOptions => options::kind(name),
+            Extra::HaRule => rule_option(name, given),
+        });
         let Some(kind) = kind else {
             errors.insert(name.clone(), "property is not defined in schema and the schema does not allow additional properties".to_owned());
             continue;
@@ -193,6 +217,9 @@ fn check(kind: Kind, name: &str, text: &str) -> Result<String, String> {
             "invalid format - invalid configuration ID '{text}'\n"
         )),
         Kind::Memory => memory(name, text),
+        Kind::HaSid if !ha_sid(text) => {
+            Err("invalid format - value does not look like a valid ha resource id\n".to_owned())
+        }
         _ => done(),
     }
 }
@@ -231,6 +258,14 @@ fn config_id(text: &str) -> bool {
         && text
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+}
+
+fn ha_sid(text: &str) -> bool {
+    let id = text
+        .strip_prefix("vm:")
+        .or_else(|| text.strip_prefix("ct:"))
+        .unwrap_or(text);
+    id.len() > 2 && id.bytes().all(|b| b.is_ascii_digit())
 }
 
 fn content_types(text: &str) -> Result<String, String> {

@@ -166,6 +166,9 @@ fn vm_rows(call: &Call, state: &State, known: &Stats) -> Vec<Value> {
             if let Some(pool) = pool {
                 map.insert("pool".into(), json!(pool));
             }
+            if let Some(asked) = super::ha::managed(state, vmid) {
+                map.insert("hastate".into(), json!(asked));
+            }
             for key in ["lock", "tags"] {
                 if let Some(value) = vm.config.get(key) {
                     map.insert(key.into(), json!(value));

@@ -5,6 +5,8 @@ mod clone;
 mod cluster;
 mod config;
 mod content;
+mod ha;
+mod ha_rules;
 mod index;
 mod move_disk;
 mod nodes;
@@ -32,6 +34,7 @@ pub(crate) fn routes() -> Vec<Route> {
     routes.extend(cluster::routes());
     routes.extend(config::routes());
     routes.extend(content::routes());
+    routes.extend(ha::routes());
     routes.extend(index::routes());
     routes.extend(move_disk::routes());
     routes.extend(nodes::routes());

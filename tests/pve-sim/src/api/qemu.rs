@@ -191,6 +191,7 @@ pub(super) fn renew(sim: &Sim, config: &mut BTreeMap<String, String>) {
 fn forget(sim: &Sim, vmid: VmNumber) {
     let mut state = sim.lock();
     state.vms.remove(&vmid);
+    state.ha.forget(&format!("vm:{vmid}"));
     let path = format!("/vms/{vmid}");
     state.acl.retain(|entry| entry.path != path);
     for pool in state.pools.values_mut() {
@@ -206,6 +207,12 @@ fn destroy(call: &Call) -> ApiResult {
     let (purge, unreferenced) = (call.flag("purge"), call.flag("destroy-unreferenced-disks"));
     call.sim
         .with_vm(&node, vmid, |vm| check_destroy(vm, vmid))??;
+    let sid = format!("vm:{vmid}");
+    if !purge && call.sim.lock().ha.resources.contains_key(&sid) {
+        return Err(Fail::die(format!(
+            "unable to remove VM {vmid} - used in HA resources and purge parameter not set."
+        )));
+    }
     let what = TaskKind {
         node: node.clone(),
         kind: "qmdestroy",

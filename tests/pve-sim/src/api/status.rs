@@ -138,10 +138,14 @@ fn list(call: &Call) -> Answer {
 
 fn current(call: &Call) -> ApiResult {
     let (vmid, now) = (call.vmid(), call.sim.clock.epoch());
+    let ha = match super::ha::managed(&call.sim.lock(), vmid) {
+        Some(asked) => json!({"managed": 1, "state": asked}),
+        None => json!({"managed": 0}),
+    };
     let map = call.sim.with_vm(&call.node(), vmid, |vm| {
         let mut map = summary(vmid, vm, now);
         map.insert("qmpstatus".into(), json!(qmp_status(vm)));
-        map.insert("ha".into(), json!({"managed": 0}));
+        map.insert("ha".into(), ha);
         if vm
             .config
             .get("agent")

@@ -52,14 +52,7 @@ pub(super) fn routes() -> Vec<Route> {
             "/access/users/{userid}/token",
             Perm::Custom(may_manage),
             &[],
-            |call| {
-                let rows = account(call)?.tokens;
-                Ok(rows
-                    .iter()
-                    .map(|(id, token)| row(id, token))
-                    .collect::<Value>()
-                    .into())
-            },
+            tokens,
         ),
         now(
             "POST",
@@ -178,6 +171,15 @@ fn user(call: &Call) -> ApiResult {
         .map(|(name, _)| name)
         .collect();
     Ok(json!({"enable": u8::from(account.enabled), "expire": 0, "groups": groups, "tokens": tokens}).into())
+}
+
+fn tokens(call: &Call) -> ApiResult {
+    let rows = account(call)?.tokens;
+    Ok(rows
+        .iter()
+        .map(|(id, token)| row(id, token))
+        .collect::<Value>()
+        .into())
 }
 
 fn add_token(call: &Call) -> ApiResult {

@@ -44,10 +44,18 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// Decodes a JSON object; `None` if it is none.
-pub(crate) fn decode_json(body: &[u8]) -> Option<RawParams> {
-    let Ok(Value::Object(map)) = serde_json::from_slice(body) else {
-        return None;
+/// Decodes a JSON object; the error is Perl's text (its parser's details are not imitated).
+pub(crate) fn decode_json(body: &[u8]) -> Result<RawParams, String> {
+    let perl =
+        |text: &str| format!("{text} at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 902.\n");
+    let map = match serde_json::from_slice(body) {
+        Ok(Value::Object(map)) => map,
+        Ok(_) => return Err(perl("Not a HASH reference")),
+        Err(_) => {
+            return Err(perl(
+                "malformed JSON string, neither tag, array, object, number, string or atom,",
+            ));
+        }
     };
     let mut params = RawParams::new();
     for (key, value) in map {
@@ -59,7 +67,7 @@ pub(crate) fn decode_json(body: &[u8]) -> Option<RawParams> {
         };
         params.insert(key, raw);
     }
-    Some(params)
+    Ok(params)
 }
 
 #[cfg(test)]

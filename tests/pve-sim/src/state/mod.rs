@@ -1,5 +1,6 @@
 //! What the simulated cluster consists of. Plain data (it is also the scenario format); must not know HTTP, clocks or hardware.
 
+mod ha;
 mod storage;
 mod vm;
 
@@ -7,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use ha::{Ha, HaRule};
 pub use storage::{Storage, StorageKind, Volume};
 pub(crate) use storage::{suffix_format, volume_owner};
 pub use vm::{Device, Vm, VmFaults};
@@ -30,6 +32,7 @@ pub struct State {
     /// Roles besides the built-in ones.
     pub roles: BTreeMap<String, BTreeSet<String>>,
     pub acl: Vec<AclEntry>,
+    pub ha: Ha,
 }
 
 /// A PVE node.

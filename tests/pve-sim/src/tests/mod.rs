@@ -3,6 +3,7 @@
 mod config;
 mod content;
 mod faults;
+mod ha;
 mod hotplug;
 mod moves;
 mod rights;

@@ -1,0 +1,296 @@
+//! `/cluster/ha`: resources, rules and what is left of groups (api.md 3.4).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use sha1::{Digest, Sha1};
+
+use crate::fail::{Answer, ApiResult, Fail};
+use crate::router::{Call, Perm, Route, now, null};
+use crate::schema::{Kind, opt, req};
+use crate::state::{HaRule, State};
+use crate::units;
+
+const STATES: &[&str] = &["started", "stopped", "enabled", "disabled", "ignored"];
+
+fn see() -> Perm {
+    Perm::All("/", &["Sys.Audit"])
+}
+
+fn change() -> Perm {
+    Perm::All("/", &["Sys.Console"])
+}
+
+pub(super) fn routes() -> Vec<Route> {
+    let mut routes = vec![
+        now("GET", "/cluster/ha", see(), &[], |_| {
+            Ok(
+                json!([{"id": "status"}, {"id": "resources"}, {"id": "groups"}, {"id": "rules"}])
+                    .into(),
+            )
+        }),
+        now("GET", "/cluster/ha/status/current", see(), &[], |call| {
+            Ok(status(call))
+        }),
+        now(
+            "GET",
+            "/cluster/ha/status/manager_status",
+            see(),
+            &[],
+            |call| {
+                let quorum = json!({"node": call.here, "quorate": true});
+                Ok(json!({"manager_status": {"node_status": {}}, "quorum": quorum}).into())
+            },
+        ),
+    ];
+    routes.extend(group_routes());
+    routes.extend(resource_routes());
+    routes.extend(super::ha_rules::routes());
+    routes
+}
+
+fn group_routes() -> Vec<Route> {
+    let all = [
+        opt("group", Kind::Str),
+        opt("nodes", Kind::Str),
+        opt("comment", Kind::Str),
+    ];
+    let one = "/cluster/ha/groups/{group}";
+    vec![
+        now("GET", "/cluster/ha/groups", see(), &[], |_| {
+            Err(no_groups("index groups"))
+        }),
+        now("POST", "/cluster/ha/groups", change(), &all, |_| {
+            Err(no_groups("create group"))
+        }),
+        now("GET", one, see(), &[], |_| Err(no_groups("read group"))),
+        now("PUT", one, change(), &all, |_| {
+            Err(no_groups("update group"))
+        }),
+        now("DELETE", one, change(), &[], |_| {
+            Err(no_groups("delete group"))
+        }),
+    ]
+}
+
+fn no_groups(what: &str) -> Fail {
+    Fail::die(format!(
+        "cannot {what}: ha groups have been migrated to rules"
+    ))
+}
+
+fn resource_routes() -> Vec<Route> {
+    let number = Kind::Int {
+        min: 0,
+        max: i64::MAX,
+    };
+    let options = [
+        opt("state", Kind::Enum(STATES)),
+        opt("group", Kind::ConfigId),
+        opt("max_restart", number),
+        opt("max_relocate", number),
+        opt("failback", Kind::Bool),
+        opt("comment", Kind::Str),
+    ];
+    let sid = req("sid", Kind::HaSid);
+    let kind = opt("type", Kind::Enum(&["ct", "vm"]));
+    let create_params = [options.as_slice(), &[sid, kind]].concat();
+    let update_params = [options.as_slice(), &[sid, opt("digest", Kind::Digest)]].concat();
+    let base = "/cluster/ha/resources";
+    let one = "/cluster/ha/resources/{sid}";
+    let node = [sid, req("node", Kind::Node)];
+    let purge = [sid, opt("purge", Kind::Bool)];
+    let ask = |template| now("POST", template, change(), &node, request_move);
+    vec![
+        now("GET", base, see(), &[opt("type", Kind::Str)], |call| {
+            Ok(list(call))
+        }),
+        now("POST", base, change(), &create_params, create),
+        now("GET", one, see(), &[sid], get),
+        now("PUT", one, change(), &update_params, update),
+        now("DELETE", one, change(), &purge, delete),
+        ask("/cluster/ha/resources/{sid}/migrate"),
+        ask("/cluster/ha/resources/{sid}/relocate"),
+    ]
+}
+
+fn get(call: &Call) -> ApiResult {
+    let state = call.sim.lock();
+    let sid = full_sid(call.text("sid"));
+    let found = state.ha.resources.get(&sid);
+    let options = found.ok_or_else(|| Fail::die(format!("no such resource '{sid}'")))?;
+    Ok(row(&state, &sid, options).into())
+}
+
+/// `100` is short for `vm:100`.
+fn full_sid(text: &str) -> String {
+    if text.contains(':') {
+        text.to_owned()
+    } else {
+        format!("vm:{text}")
+    }
+}
+
+fn digest(state: &State) -> String {
+    units::hex(&Sha1::digest(
+        format!("{:?}", state.ha.resources).as_bytes(),
+    ))
+}
+
+fn row(state: &State, sid: &str, options: &BTreeMap<String, String>) -> Value {
+    let mut map: Map<String, Value> = options
+        .iter()
+        .map(|(key, text)| {
+            (
+                key.clone(),
+                text.parse::<u64>()
+                    .map_or_else(|_| json!(text), |n| json!(n)),
+            )
+        })
+        .collect();
+    map.insert("sid".into(), json!(sid));
+    map.insert("type".into(), json!(sid.split(':').next()));
+    map.insert("digest".into(), json!(digest(state)));
+    Value::Object(map)
+}
+
+fn list(call: &Call) -> Answer {
+    let state = call.sim.lock();
+    let rows = state
+        .ha
+        .resources
+        .iter()
+        .map(|(sid, options)| row(&state, sid, options));
+    rows.collect::<Value>().into()
+}
+
+fn given(call: &Call) -> Result<BTreeMap<String, String>, Fail> {
+    if call.get("group").is_some() {
+        return Err(Fail::die(
+            "invalid parameter 'group': ha groups have been migrated to rules",
+        ));
+    }
+    let keys = [
+        "state",
+        "max_restart",
+        "max_relocate",
+        "failback",
+        "comment",
+    ];
+    let pairs = keys
+        .into_iter()
+        .filter_map(|key| Some((key.to_owned(), call.get(key)?.to_owned())));
+    Ok(pairs.collect())
+}
+
+fn create(call: &Call) -> ApiResult {
+    let sid = full_sid(call.text("sid"));
+    let options = given(call)?;
+    let mut state = call.sim.lock();
+    let exists = sid
+        .split_once(':')
+        .and_then(|(_, id)| id.parse().ok())
+        .is_some_and(|id| state.vms.contains_key(&id));
+    if !exists {
+        return Err(Fail::die(format!(
+            "resource '{sid}' does not exist in cluster"
+        )));
+    }
+    if state.ha.resources.contains_key(&sid) {
+        return Err(Fail::die(format!(
+            "create resource failed: resource ID '{sid}' already defined"
+        )));
+    }
+    state.ha.resources.insert(sid, options);
+    Ok(null())
+}
+
+fn update(call: &Call) -> ApiResult {
+    let sid = full_sid(call.text("sid"));
+    let options = given(call)?;
+    let mut state = call.sim.lock();
+    let found = state.ha.resources.get_mut(&sid);
+    found
+        .ok_or_else(|| Fail::die(format!("update resource failed: no such resource '{sid}'")))?
+        .extend(options);
+    Ok(null())
+}
+
+fn delete(call: &Call) -> ApiResult {
+    let sid = full_sid(call.text("sid"));
+    if call.sim.lock().ha.forget(&sid) {
+        Ok(null())
+    } else {
+        Err(Fail::die(format!(
+            "cannot delete service '{sid}', not HA managed!"
+        )))
+    }
+}
+
+/// Only asks the manager; nobody checks the node here.
+fn request_move(call: &Call) -> ApiResult {
+    let sid = full_sid(call.text("sid"));
+    if !call.sim.lock().ha.resources.contains_key(&sid) {
+        return Err(Fail::die(format!("service '{sid}' not managed by HA")));
+    }
+    Ok(json!({"sid": sid, "requested-node": call.text("node")}).into())
+}
+
+fn status(call: &Call) -> Answer {
+    let state = call.sim.lock();
+    let here = &call.here;
+    let mut rows = vec![
+        json!({"id": "quorum", "type": "quorum", "node": here, "status": "OK", "quorate": 1}),
+        json!({"id": "fencing", "type": "fencing", "node": here, "status": "standby (CRM watchdog standby)", "armed-state": "standby"}),
+    ];
+    for (sid, options) in &state.ha.resources {
+        let vm = sid
+            .split_once(':')
+            .and_then(|(_, id)| state.vms.get(&id.parse().ok()?));
+        let node = vm.map_or("", |vm| vm.node.as_str());
+        let number = |key: &str| {
+            options
+                .get(key)
+                .and_then(|text| text.parse::<u64>().ok())
+                .unwrap_or(1)
+        };
+        rows.push(json!({
+            "id": format!("service:{sid}"), "type": "service", "sid": sid, "node": node, "state": "queued",
+            "request_state": options.get("state").map_or("started", String::as_str), "status": format!("{sid} ({node}, queued)"),
+            "max_restart": number("max_restart"), "max_relocate": number("max_relocate"), "failback": number("failback"),
+        }));
+    }
+    Value::Array(rows).into()
+}
+
+/// The state asked for (JSON null if none was) of a VM that HA manages.
+pub(super) fn managed(state: &State, vmid: crate::state::VmNumber) -> Option<Value> {
+    let options = state.ha.resources.get(&format!("vm:{vmid}"))?;
+    Some(json!(options.get("state")))
+}
+
+/// A rule's line, with its place in the file.
+pub(super) fn rule_row(state: &State, at: usize, rule: &HaRule) -> Value {
+    let mut map = Map::new();
+    for (key, text) in &rule.options {
+        let flag = ["strict", "disable"].contains(&key.as_str());
+        map.insert(
+            key.clone(),
+            if flag {
+                json!(u8::from(text == "1"))
+            } else {
+                json!(text)
+            },
+        );
+    }
+    map.insert("rule".into(), json!(rule.rule));
+    map.insert("type".into(), json!(rule.kind));
+    map.insert("resources".into(), json!(rule.resources.join(",")));
+    map.insert("order".into(), json!(at + 1));
+    let all = format!("{:?}", state.ha.rules);
+    map.insert(
+        "digest".into(),
+        json!(units::hex(&Sha1::digest(all.as_bytes()))),
+    );
+    Value::Object(map)
+}
