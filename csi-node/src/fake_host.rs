@@ -17,6 +17,7 @@ use crate::mountinfo::Mount;
 #[derive(Debug, Default)]
 pub(crate) struct FakeHost {
     disks: Mutex<Vec<Disk>>,
+    stuck: Option<PathBuf>,
 }
 
 /// A disk of 1 GiB with nothing on it; `wwn` as `0x…`.
@@ -35,6 +36,14 @@ pub(crate) fn disk(name: &str, minor: u64, wwn: &str) -> Disk {
 }
 
 impl FakeHost {
+    /// A machine on which calls about `path` never come back.
+    pub(crate) fn stuck_at(path: &Path) -> Self {
+        Self {
+            stuck: Some(path.to_owned()),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn set_disks(&self, disks: Vec<Disk>) {
         *self.disks.lock().unwrap() = disks;
     }
@@ -82,6 +91,9 @@ impl Host for FakeHost {
         not_here()
     }
     async fn resolve(&self, path: &Path) -> Result<PathBuf, HostError> {
+        if self.stuck.as_deref() == Some(path) {
+            std::future::pending::<()>().await;
+        }
         Ok(path.to_owned())
     }
     async fn kind(&self, _: &Path) -> Result<PathKind, HostError> {

@@ -292,3 +292,7 @@ fn amount(amount: Amount, unit: volume_usage::Unit) -> VolumeUsage {
         unit: unit.into(),
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;
