@@ -103,9 +103,9 @@ async fn what_is_advertised_is_what_is_there() {
         .into_inner()
         .capabilities
         .into_iter()
-        .filter_map(|capability| match capability.r#type {
-            Some(node_service_capability::Type::Rpc(rpc)) => Some(rpc.r#type),
-            None => None,
+        .filter_map(|capability| {
+            let node_service_capability::Type::Rpc(rpc) = capability.r#type?;
+            Some(rpc.r#type)
         })
         .collect();
     assert_eq!(kinds, [1, 2, 4, 5]);
