@@ -20,6 +20,7 @@ use crate::transport::{Cause, Exchange, Phase, Reply, TransportError};
 
 const QUIET: Duration = Duration::from_mins(1);
 const READ_AGAIN: Duration = Duration::from_secs(5);
+const STRUCK: &str = "***";
 
 /// Adds the token.
 pub(crate) struct Authorize<S> {
@@ -93,6 +94,25 @@ impl<S> Authorize<S> {
         }
     }
 
+    /// The reply without the token's secret, which a proxy on the way may have echoed: errors quote what PVE said.
+    fn struck(&self, mut reply: Reply) -> Reply {
+        let state = self.state();
+        let secret = state.token.secret.expose_secret();
+        if secret.is_empty() {
+            return reply;
+        }
+        if reply.reason.contains(secret) {
+            reply.reason = reply.reason.replace(secret, STRUCK);
+        }
+        let needle = secret.as_bytes();
+        if reply.body.windows(needle.len()).any(|part| part == needle) {
+            reply.body = String::from_utf8_lossy(&reply.body)
+                .replace(secret, STRUCK)
+                .into();
+        }
+        reply
+    }
+
     /// After a 401: a newer header to try with, if there is one.
     fn refused(&self, generation: u64) -> Option<Current> {
         let mut state = self.state();
@@ -139,7 +159,7 @@ fn header(token: &Token) -> Option<HeaderValue> {
 impl<S: Exchange> Exchange for Authorize<S> {
     async fn send(&self, request: &ApiRequest) -> Result<Reply, TransportError> {
         let (header, generation) = self.current()?;
-        let reply = self.inner.send(&request.authorized(header)).await?;
+        let reply = self.struck(self.inner.send(&request.authorized(header)).await?);
         if reply.status != 401 {
             self.accepted(generation);
             return Ok(reply);
@@ -147,7 +167,7 @@ impl<S: Exchange> Exchange for Authorize<S> {
         let Some((header, generation)) = self.refused(generation) else {
             return Ok(reply);
         };
-        let reply = self.inner.send(&request.authorized(header)).await?;
+        let reply = self.struck(self.inner.send(&request.authorized(header)).await?);
         if reply.status == 401 {
             self.state().refused = Some(Instant::now());
         } else {
@@ -160,7 +180,7 @@ impl<S: Exchange> Exchange for Authorize<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{ONCE, READ, Script, ok, request, status, token};
+    use crate::testing::{ONCE, READ, Script, ok, reply, request, status, token};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::time::advance;
@@ -255,5 +275,19 @@ mod tests {
         authorize.send(&request(&READ)).await.unwrap();
         let printed = format!("{authorize:?} {:?} {:?}", script.seen(), token("hunter2"));
         assert!(!printed.contains("hunter2"), "{printed}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_that_is_echoed_is_struck_out_of_the_reply() {
+        let echo = reply(
+            500,
+            "bad hunter2",
+            r#"{"data":null,"message":"no hunter2, hunter2\n"}"#,
+        );
+        let script = Script::new([Ok(echo)]);
+        let authorize = Authorize::new(script, Secret::new("hunter2").source()).unwrap();
+        let seen = authorize.send(&request(&READ)).await.unwrap();
+        assert_eq!(seen.reason, "bad ***");
+        assert_eq!(seen.body, r#"{"data":null,"message":"no ***, ***\n"}"#);
     }
 }
