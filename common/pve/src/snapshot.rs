@@ -78,7 +78,10 @@ mod tests {
     fn the_vm_as_it_is_counts_as_no_snapshot() {
         let list = json!([{ "name": "before" }, { "name": "current", "parent": "before" }]);
         assert_eq!(names(&list), Ok(BTreeSet::from(["before".to_owned()])));
-        assert!(names(&json!([{ "snaptime": 1 }])).is_err(), "what can't be read is no absence");
+        assert!(
+            names(&json!([{ "snaptime": 1 }])).is_err(),
+            "what can't be read is no absence"
+        );
     }
 
     #[test]
