@@ -1,5 +1,5 @@
 //! Who may do what where: roles, ACL inheritance, pool membership and privilege separation, as `RPCEnvironment.pm` and
-//! `AccessControl.pm` evaluate them (api.md 2.1). Must not know requests.
+//! `AccessControl.pm` evaluate them. Must not know requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Who is calling: API tokens (`AccessControl.pm`, api.md 1.4). Every refusal looks the same to the caller.
+//! Who is calling: API tokens (`AccessControl.pm`). Every refusal looks the same to the caller.
 
 use crate::acl::Who;
 use crate::fail::Fail;

@@ -1,4 +1,4 @@
-//! The way of a request through the checks, in PVE's order (api.md 1.2): credentials, route, rights, the hop to the PVE node,
+//! The way of a request through the checks, in PVE's order (`HTTPServer.pm` `rest_handler`): credentials, route, rights, the hop to the PVE node,
 //! parameters, code.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! How pending changes reach a stopped config or a running QEMU (`QemuServer.pm` `vmconfig_hotplug_pending`, api.md 5.5,
-//! facts 9–12).
+//! How pending changes reach a stopped config or a running QEMU (`QemuServer.pm`
+//! `vmconfig_hotplug_pending`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `PUT …/resize`: all of it happens in the worker, also the verdict (api.md 6, facts 13).
+//! `PUT …/resize`: all of it happens in the worker, also the verdict (`Qemu.pm` `resize_vm`).
 
 use std::sync::Arc;
 

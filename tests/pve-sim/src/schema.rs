@@ -1,4 +1,4 @@
-//! Parameter checks with PVE's texts (`JSONSchema.pm`, api.md 1.5). Must not know endpoints.
+//! Parameter checks with PVE's texts (`JSONSchema.pm`). Must not know endpoints.
 
 use std::collections::BTreeMap;
 

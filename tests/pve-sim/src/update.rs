@@ -1,4 +1,4 @@
-//! Changing a VM's config: what is written under the VM's lock and in which order (`Qemu.pm` `update_vm`, api.md 5.2–5.4).
+//! Changing a VM's config: what is written under the VM's lock and in which order (`Qemu.pm` `update_vm`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

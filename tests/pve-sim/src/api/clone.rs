@@ -1,4 +1,4 @@
-//! `POST …/clone` (full) and `/migrate`: what an administrator does to a VM that holds volumes (api.md 6, 10).
+//! `POST …/clone` (full) and `/migrate`: what an administrator does to a VM that holds volumes (`Qemu.pm`, `QemuMigrate.pm`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `/nodes/{node}/qemu/{vmid}/config`, `/pending`, `/unlink`, `/resize` (api.md 5, 6).
+//! `/nodes/{node}/qemu/{vmid}/config`, `/pending`, `/unlink`, `/resize` (`API2/Qemu.pm`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -165,7 +165,7 @@ fn names(text: Option<&str>) -> Vec<String> {
         .collect()
 }
 
-/// The checks that both PUT and POST make before anything is forked, in PVE's order (api.md 5.2).
+/// The checks that both PUT and POST make before anything is forked, in PVE's order (`Qemu.pm` `update_vm_api`).
 fn prepare(call: &Call) -> Result<Change, Fail> {
     if call.get("skiplock").is_some() {
         return Err(Fail::param("skiplock", "Only root may use this option."));

@@ -1,4 +1,4 @@
-//! `/nodes/{node}/storage/{storage}/content`: volumes (api.md 4.2–4.5).
+//! `/nodes/{node}/storage/{storage}/content`: volumes (`API2/Storage/Content.pm`).
 
 use std::time::Duration;
 

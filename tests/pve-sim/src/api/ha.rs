@@ -1,4 +1,4 @@
-//! `/cluster/ha`: resources, rules and what is left of groups (api.md 3.4).
+//! `/cluster/ha`: resources, rules and what is left of groups (`API2/HA`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `/cluster/ha/rules`: where resources may run (api.md 3.4).
+//! `/cluster/ha/rules`: where resources may run (`API2/HA/Rules.pm`).
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `POST …/move_disk`: to another storage, or to another VM under a new name (api.md 6).
+//! `POST …/move_disk`: to another storage, or to another VM under a new name (`Qemu.pm` `move_vm_disk`).
 
 use std::sync::Arc;
 

@@ -102,7 +102,7 @@ fn config(call: &Call) -> ApiResult {
     Ok(Value::Object(map).into())
 }
 
-/// Whether every disk can be snapshotted: thin LVs and qcow2 files can (api.md 4.6).
+/// Whether every disk can be snapshotted: thin LVs and qcow2 files can (`volume_has_feature`).
 fn has_feature(state: &State, vm: &Vm) -> bool {
     let disks = vm
         .config

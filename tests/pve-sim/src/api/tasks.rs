@@ -1,4 +1,4 @@
-//! `/nodes/{node}/tasks` (`Tasks.pm`, api.md 8).
+//! `/nodes/{node}/tasks` (`Tasks.pm`).
 
 use serde_json::{Map, Value, json};
 
