@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use crate::clock::ClockMode;
 use crate::faults::{Faults, RequestFault, TaskFault};
@@ -30,13 +29,12 @@ pub(crate) async fn serve(sim: &Arc<Sim>, address: SocketAddr) -> std::io::Resul
             })
         })
     });
-    let (_, reachable) = watch::channel(true);
     server::serve(
         address,
         Endpoint {
             service,
             tls: None,
-            reachable,
+            reachable: None,
             stop: sim.stop.clone(),
             tracker: sim.tracker.clone(),
         },

@@ -61,7 +61,7 @@ pub(crate) async fn start(builder: Builder) -> Result<SimHandle, SimError> {
         let endpoint = Endpoint {
             service,
             tls: builder.tls.then(|| identity.acceptor.clone()),
-            reachable: sim.reachable.subscribe(),
+            reachable: Some(sim.reachable.subscribe()),
             stop: sim.stop.clone(),
             tracker: sim.tracker.clone(),
         };

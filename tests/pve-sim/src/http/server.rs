@@ -24,8 +24,8 @@ pub(crate) type Service = Arc<dyn Fn(Request) -> Answering + Send + Sync>;
 pub(crate) struct Endpoint {
     pub(crate) service: Service,
     pub(crate) tls: Option<TlsAcceptor>,
-    /// `false` while nothing may connect.
-    pub(crate) reachable: watch::Receiver<bool>,
+    /// `false` while nothing may connect; `None`: always open.
+    pub(crate) reachable: Option<watch::Receiver<bool>>,
     pub(crate) stop: CancellationToken,
     pub(crate) tracker: TaskTracker,
 }
@@ -43,7 +43,9 @@ async fn accept(address: SocketAddr, mut listener: Option<TcpListener>, endpoint
     let mut reachable = endpoint.reachable.clone();
     let mut connections = endpoint.stop.child_token();
     loop {
-        let open = *reachable.borrow_and_update();
+        let open = reachable
+            .as_mut()
+            .is_none_or(|wanted| *wanted.borrow_and_update());
         if !open && listener.take().is_some() {
             connections.cancel();
         } else if open && listener.is_none() {
@@ -55,7 +57,7 @@ async fn accept(address: SocketAddr, mut listener: Option<TcpListener>, endpoint
         }
         tokio::select! {
             () = endpoint.stop.cancelled() => return,
-            changed = reachable.changed() => if changed.is_err() { return },
+            () = changed(reachable.as_mut()) => {}
             accepted = next_stream(listener.as_ref()) => match accepted {
                 Ok((stream, _)) => {
                     let (endpoint, token) = (endpoint.clone(), connections.clone());
@@ -67,6 +69,16 @@ async fn accept(address: SocketAddr, mut listener: Option<TcpListener>, endpoint
             }
         }
     }
+}
+
+/// Returns when the wish changes; never if there is none to come.
+async fn changed(reachable: Option<&mut watch::Receiver<bool>>) {
+    if let Some(reachable) = reachable
+        && reachable.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
 }
 
 async fn next_stream(listener: Option<&TcpListener>) -> std::io::Result<(TcpStream, SocketAddr)> {

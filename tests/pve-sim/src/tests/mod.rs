@@ -8,6 +8,7 @@ mod hotplug;
 mod moves;
 mod rights;
 mod shapes;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
