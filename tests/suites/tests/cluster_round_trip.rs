@@ -1,179 +1,149 @@
-//! A claim's whole life in a real Kubernetes: bound, mounted, written, moved, read, deleted.
+//! Claims' whole lives in a real Kubernetes: bound, mounted, written, moved, read, deleted.
 
 use anyhow::{Context, Result, ensure};
-use harness::cluster::{Claim, Place, Stack, Tenant, View, Workload, requirements};
+use harness::cluster::{
+    Claim, Place, STAY, Stack, Tenant, View, Workload, mounted_at, requirements, wait_content,
+};
 use harness::truth::Truth;
-use harness::world::{FILES, THIN};
+use harness::world::{FILES, SHARED, THIN};
 
-const ON_ONE_PVE_NODE: [Place; 2] = [
-    Place {
-        vmid: 101,
-        pve_node: "pve1",
-    },
-    Place {
-        vmid: 102,
-        pve_node: "pve1",
-    },
-];
-/// Ends on SIGTERM, which the first process of a container gets only if it asks for it.
-const STAY: &str = "trap 'exit 0' TERM; sleep 600 & wait";
+const N1: Place = Place {
+    vmid: 101,
+    pve_node: "pve1",
+};
+const N2: Place = Place {
+    vmid: 102,
+    pve_node: "pve1",
+};
+const N3: Place = Place {
+    vmid: 103,
+    pve_node: "pve2",
+};
 
+/// A claim, what a Pod on `n1` does with it, and a Pod on another Node later.
+struct Life {
+    name: &'static str,
+    class: &'static str,
+    view: View,
+    write: String,
+    then: Place,
+    node: &'static str,
+    read: String,
+}
+
+/// Three at once: a file system and a block device on local storages, and a file system whose Pod goes to another PVE node.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_finds_on_its_second_node_what_it_wrote_on_the_first() -> Result<()> {
-    let Some(programs) = requirements("cluster: round trip of a file system") else {
+async fn volumes_keep_their_bytes_when_their_pods_move_and_leave_nothing_behind() -> Result<()> {
+    let Some(programs) = requirements("cluster: round trip of claims") else {
         return Ok(());
     };
-    let stack = Stack::start(&programs, &ON_ONE_PVE_NODE).await?;
-    let outcome = file_system(&stack).await;
-    finish(stack, outcome).await
+    let stack = Stack::start(&programs, &[N1, N2, N3]).await?;
+    let outcome = whole_lives(&stack).await;
+    stack.finish(outcome).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_raw_block_volume_keeps_its_bytes_when_its_pod_moves() -> Result<()> {
-    let Some(programs) = requirements("cluster: round trip of a block device") else {
-        return Ok(());
-    };
-    let stack = Stack::start(&programs, &ON_ONE_PVE_NODE).await?;
-    let outcome = block_device(&stack).await;
-    finish(stack, outcome).await
-}
-
-async fn file_system(stack: &Stack) -> Result<()> {
+async fn whole_lives(stack: &Stack) -> Result<()> {
     let tenant = Tenant::new(&stack.client());
-    let claim = Claim {
-        name: "files",
-        class: FILES,
-        access: "ReadWriteOnce",
-        view: View::Mount,
-    };
-    tenant.claim(&claim).await?;
-    let write = format!(
-        "grep -q ' /data ext4 ' /proc/self/mounts; echo bytes of n1 > /data/hello; sync; {STAY}"
-    );
-    let writer = Workload {
-        name: "writer",
-        node: "n1",
-        claim: "files",
-        view: View::Mount,
-        command: &write,
-    };
-    tenant.run(&writer).await?;
-    tenant.wait_running("writer").await?;
-    let handle = tenant.handle_of("files").await?;
-    ensure!(
-        Truth::of(&stack.world.sim)
-            .holders(&handle)
-            .into_iter()
-            .eq([101])
-    );
-    let worker = stack.workers.first().context("no worker")?;
-    let path = tenant
-        .mount_path("writer", "files", &worker.kubelet)
-        .await?;
-    ensure!(file_system_at(&path)? == "ext4");
-    tenant.delete_pod("writer").await?;
-    ensure!(file_system_at(&path).is_err(), "still mounted");
-
-    let reader = Workload {
-        name: "reader",
-        node: "n2",
-        command: "test \"$(cat /data/hello)\" = 'bytes of n1'",
-        ..writer
-    };
-    tenant.run(&reader).await?;
-    tenant.wait_succeeded("reader").await?;
-    ensure!(
-        Truth::of(&stack.world.sim)
-            .holders(&handle)
-            .into_iter()
-            .eq([102])
-    );
-    tenant.delete_pod("reader").await?;
-    gone(stack, &tenant, "files").await
-}
-
-async fn block_device(stack: &Stack) -> Result<()> {
-    let tenant = Tenant::new(&stack.client());
-    let claim = Claim {
-        name: "block",
-        class: THIN,
-        access: "ReadWriteOnce",
-        view: View::Device,
-    };
-    tenant.claim(&claim).await?;
-    // Across the whole device, and not where a file system would have its superblock only.
-    let pattern = "yes 'block of n1' | head -c 67108864";
-    let write = format!("{pattern} | dd of=/dev/xvda bs=1M iflag=fullblock conv=fsync,nocreat");
-    let writer = Workload {
-        name: "writer",
-        node: "n1",
-        claim: "block",
-        view: View::Device,
-        command: &write,
-    };
-    tenant.run(&writer).await?;
-    tenant.wait_succeeded("writer").await?;
-    let handle = tenant.handle_of("block").await?;
-    ensure!(
-        Truth::of(&stack.world.sim)
-            .holders(&handle)
-            .into_iter()
-            .eq([101])
-    );
-    tenant.delete_pod("writer").await?;
-
-    let read = format!("{pattern} | cmp - /dev/xvda");
-    let reader = Workload {
-        name: "reader",
-        node: "n2",
-        command: &read,
-        ..writer
-    };
-    tenant.run(&reader).await?;
-    tenant.wait_succeeded("reader").await?;
-    ensure!(
-        Truth::of(&stack.world.sim)
-            .holders(&handle)
-            .into_iter()
-            .eq([102])
-    );
-    tenant.delete_pod("reader").await?;
-    gone(stack, &tenant, "block").await
-}
-
-/// Deletes the claim; afterwards the PVE cluster is as before.
-async fn gone(stack: &Stack, tenant: &Tenant, claim: &str) -> Result<()> {
+    let lives = [
+        file_system("files", FILES, (N2, "n2")),
+        block_device(),
+        file_system("shared", SHARED, (N3, "n3")),
+    ];
+    let [one, two, three] = &lives;
+    tokio::try_join!(
+        live(stack, &tenant, one),
+        live(stack, &tenant, two),
+        live(stack, &tenant, three)
+    )?;
     tenant.wait_detached().await?;
-    tenant.delete_claim(claim).await?;
-    let truth = Truth::of(&stack.world.sim);
-    ensure!(
-        truth.disks().is_empty(),
-        "disks are left: {:?}",
-        truth.disks()
-    );
-    ensure!(truth.violations().is_empty(), "{:?}", truth.violations());
     for worker in &stack.workers {
         let disks = stack.world.sim.disks(worker.vmid());
         ensure!(disks.is_empty(), "VM {} has {disks:?}", worker.vmid());
     }
+    for life in &lives {
+        tenant.delete_claim(life.name).await?;
+    }
+    let truth = Truth::of(&stack.world.sim);
+    let (left, wrong) = (truth.disks(), truth.violations());
+    ensure!(left.is_empty(), "disks are left: {left:?}");
+    ensure!(wrong.is_empty(), "{wrong:?}");
     Ok(())
 }
 
-fn file_system_at(path: &std::path::Path) -> Result<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let line = table
-        .lines()
-        .find(|line| line.split(' ').nth(4).map(std::path::Path::new) == Some(path))
-        .with_context(|| format!("nothing is mounted at {}", path.display()))?;
-    let (_, right) = line.split_once(" - ").context("no type")?;
-    Ok(right.split(' ').next().unwrap_or_default().to_owned())
+fn file_system(name: &'static str, class: &'static str, then: (Place, &'static str)) -> Life {
+    Life {
+        name,
+        class,
+        view: View::Mount,
+        write: format!(
+            "grep -q ' /data ext4 ' /proc/self/mounts; echo bytes of n1 > /data/hello; sync; {STAY}"
+        ),
+        then: then.0,
+        node: then.1,
+        read: "test \"$(cat /data/hello)\" = 'bytes of n1'".to_owned(),
+    }
 }
 
-/// Ends the cluster. If the test failed, tells what the programs had to say.
-async fn finish(mut stack: Stack, outcome: Result<()>) -> Result<()> {
-    let outcome = outcome.and_then(|()| stack.no_restarts());
-    if let Err(error) = outcome {
-        return Err(error.context(stack.logs()));
+fn block_device() -> Life {
+    // The whole device, and not only where a file system has its superblock.
+    let pattern = "yes 'block of n1' | head -c 67108864";
+    Life {
+        name: "block",
+        class: THIN,
+        view: View::Device,
+        write: format!("{pattern} | dd of=/dev/xvda bs=1M iflag=fullblock conv=fsync,nocreat"),
+        then: N2,
+        node: "n2",
+        read: format!("{pattern} | cmp - /dev/xvda"),
     }
-    stack.stop().await
+}
+
+/// Until the second Pod is gone.
+async fn live(stack: &Stack, tenant: &Tenant, life: &Life) -> Result<()> {
+    let claim = Claim {
+        name: life.name,
+        class: life.class,
+        access: "ReadWriteOnce",
+        view: life.view,
+    };
+    tenant.claim(&claim).await?;
+    let writer = Workload {
+        name: &format!("{}-writer", life.name),
+        node: "n1",
+        claim: life.name,
+        view: life.view,
+        command: &life.write,
+    };
+    tenant.run(&writer).await?;
+    match life.view {
+        View::Mount => written(stack, tenant, writer.name, life.name).await?,
+        View::Device => drop(tenant.wait_succeeded(writer.name).await?),
+    }
+    let handle = tenant.handle_of(life.name).await?;
+    let holders = Truth::of(&stack.world.sim).holders(&handle);
+    ensure!(holders.into_iter().eq([N1.vmid]));
+    tenant.delete_pod(writer.name).await?;
+
+    let reader = Workload {
+        name: &format!("{}-reader", life.name),
+        node: life.node,
+        command: &life.read,
+        ..writer
+    };
+    tenant.run(&reader).await?;
+    tenant.wait_succeeded(reader.name).await?;
+    let holders = Truth::of(&stack.world.sim).holders(&handle);
+    ensure!(holders.into_iter().eq([life.then.vmid]));
+    tenant.delete_pod(reader.name).await
+}
+
+/// The Pod's file is there, on an ext4 that the kernel knows of.
+async fn written(stack: &Stack, tenant: &Tenant, pod: &str, claim: &str) -> Result<()> {
+    tenant.wait_running(pod).await?;
+    let worker = stack.workers.first().context("no worker")?;
+    let path = tenant.mount_path(pod, claim, &worker.kubelet).await?;
+    wait_content(&path.join("hello"), "bytes of n1\n").await?;
+    let mounted = mounted_at(&path).unwrap_or_default();
+    ensure!(mounted.starts_with("ext4 on "), "mounted: {mounted:?}");
+    Ok(())
 }

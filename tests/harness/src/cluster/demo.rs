@@ -36,16 +36,13 @@ pub async fn run() -> Result<()> {
         steps: Steps::default(),
         seen: 0,
     };
-    let mut stack = Stack::start(&programs, &PLACES).await?;
+    let stack = Stack::start(&programs, &PLACES).await?;
     told.step(
         &stack,
         "Kubernetes, sidecars, simulator, controller and two workers are up",
     );
     let outcome = whole_life(&stack, &mut told).await;
-    if let Err(error) = outcome.and_then(|()| stack.no_restarts()) {
-        return Err(error.context(stack.logs()));
-    }
-    stack.stop().await?;
+    stack.finish(outcome).await?;
     told.steps.finish("PVC round trip");
     Ok(())
 }

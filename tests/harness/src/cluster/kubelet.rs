@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
 use pve_model::topology::{REGION, VMID_ANNOTATION, ZONE};
 use serde_json::{Value, json};
@@ -144,6 +144,13 @@ impl Kubelet {
             .into_iter()
             .find(|entry| entry.name == driver)
             .map(|entry| entry.node_id))
+    }
+
+    /// Deletes the Node object; kubelet and VM go on.
+    pub async fn delete_node(&self) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        nodes.delete(&self.name, &DeleteParams::default()).await?;
+        Ok(())
     }
 
     /// SIGTERM; the containers end with it. Mounts below its root stay, as with any kubelet, and are taken down here.

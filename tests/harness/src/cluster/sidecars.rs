@@ -42,7 +42,7 @@ impl Sidecars {
             let mut args = vec![
                 format!("--kubeconfig={}", kubeconfig.display()),
                 format!("--csi-address={}", socket.display()),
-                "--v=4".to_owned(),
+                "--v=2".to_owned(),
             ];
             args.extend(COMMON.iter().chain(flags).map(|&flag| flag.to_owned()));
             let program = plane.programs().sidecar(name);

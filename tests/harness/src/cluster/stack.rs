@@ -139,6 +139,14 @@ impl Stack {
             .collect()
     }
 
+    /// Ends the cluster after a test. If that failed, tells what the programs had to say.
+    pub async fn finish(mut self, outcome: Result<()>) -> Result<()> {
+        match outcome.and_then(|()| self.no_restarts()) {
+            Ok(()) => self.stop().await,
+            Err(error) => Err(error.context(self.logs())),
+        }
+    }
+
     /// Ends everything gracefully.
     pub async fn stop(self) -> Result<()> {
         let Self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -109,6 +109,15 @@ impl Tenant {
         post(&self.claims, object).await
     }
 
+    /// Asks for a larger volume.
+    pub async fn grow(&self, claim: &str, size: &str) -> Result<()> {
+        let patch = json!({ "spec": { "resources": { "requests": { "storage": size } } } });
+        self.claims
+            .patch(claim, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
+        Ok(())
+    }
+
     /// Makes a Pod.
     pub async fn run(&self, workload: &Workload<'_>) -> Result<()> {
         post(&self.pods, pod(workload)).await
@@ -150,6 +159,18 @@ impl Tenant {
         let what = format!("Pod {name} gone");
         eventually(&what, PATIENCE, async || {
             Ok(self.pods.get_opt(name).await?.is_none().then_some(()))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Waits until Kubernetes has begun to detach a volume: its `VolumeAttachment` is deleted, but held by csi-attacher's finalizer.
+    pub async fn wait_detaching(&self) -> Result<()> {
+        let what = "a VolumeAttachment that is being deleted";
+        eventually(what, PATIENCE, async || {
+            let all = self.attachments.list(&ListParams::default()).await?.items;
+            let ending = |one: &VolumeAttachment| one.metadata.deletion_timestamp.is_some();
+            Ok(all.iter().any(ending).then_some(()))
         })
         .await?;
         Ok(())
