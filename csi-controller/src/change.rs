@@ -1,8 +1,11 @@
 //! One write to a VM's config, from the request to the end of its task. Every write carries the digest of what was
 //! read, so that it acts on that or not at all.
 
-use pve_client::{ApiError, ConfigChange, Effect, ErrorKind, RunState, Started, TaskOutcome, VmRef, VmStatus};
-use pve_model::Slot;
+use pve_client::{
+    ApiError, ConfigChange, ErrorKind, RunState, Started, TaskOutcome, Upid, VmRef, VmStatus,
+};
+use pve_model::{PveNode, Slot};
+use pve_runtime::keyed_lock::Guard;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::error::Error;
@@ -56,6 +59,24 @@ pub fn jitter(tries: u32, digest: &str) -> Duration {
     Duration::from_millis(20 + spread).saturating_mul(tries)
 }
 
+/// A write that PVE has taken.
+#[derive(Debug)]
+pub enum Begun {
+    /// It is over.
+    Ended(Applied),
+    /// Its task runs longer than PVE was asked to wait.
+    Running(Flight),
+}
+
+/// A task that changes a VM. Its host is kept from other hotplugs until this is dropped.
+#[derive(Debug)]
+pub struct Flight {
+    upid: Upid,
+    /// When it was begun.
+    pub begun: Instant,
+    _host: Guard<PveNode>,
+}
+
 /// Sets, deletes or reverts slots, one write at a time per host, and waits for the end of it.
 pub async fn apply(
     region: &RegionContext,
@@ -63,29 +84,53 @@ pub async fn apply(
     change: &ConfigChange,
     deadline: Instant,
 ) -> Result<Applied, Error> {
-    let _host = region.guests.lock_host(&at.pve_node, deadline).await?;
-    let upid = match region.client.update_vm(at, change).await {
-        Ok(Started::Done) => return Ok(Applied::Done),
-        Ok(Started::Running(upid)) => upid,
-        Err(error) => return failed(error),
-    };
-    let outcome = region.client.wait_task(&upid, deadline).await.map_err(|source| Error::Unsettled { doing: DOING, source })?;
-    match outcome {
-        TaskOutcome::Ok | TaskOutcome::Warnings(_) => Ok(Applied::Done),
-        TaskOutcome::Failed(exit) => failed(ApiError::of_task(&exit)),
-        TaskOutcome::Unknown => Err(Error::Contradiction(format!("nobody knows how {upid} ended"))),
-        TaskOutcome::StillRunning => Err(Error::StillRunning(format!("{upid} on {}", at.pve_node))),
+    match begin(region, at, change, deadline).await? {
+        Begun::Ended(applied) => Ok(applied),
+        Begun::Running(flight) => flight.end(region, deadline).await,
+    }
+}
+
+/// The same without waiting longer than PVE does.
+pub async fn begin(
+    region: &RegionContext,
+    at: &VmRef,
+    change: &ConfigChange,
+    deadline: Instant,
+) -> Result<Begun, Error> {
+    let host = region.guests.lock_host(&at.pve_node, deadline).await?;
+    let begun = Instant::now();
+    match region.client.update_vm(at, change).await {
+        Ok(Started::Done) => Ok(Begun::Ended(Applied::Done)),
+        Ok(Started::Running(upid)) => Ok(Begun::Running(Flight {
+            upid,
+            begun,
+            _host: host,
+        })),
+        Err(error) => failed(error).map(Begun::Ended),
+    }
+}
+
+impl Flight {
+    /// Waits for the task.
+    pub async fn end(self, region: &RegionContext, deadline: Instant) -> Result<Applied, Error> {
+        let outcome = region.client.wait_task(&self.upid, deadline).await;
+        match outcome.map_err(|source| Error::Unsettled { doing: DOING, source })? {
+            TaskOutcome::Ok | TaskOutcome::Warnings(_) => Ok(Applied::Done),
+            TaskOutcome::Failed(exit) => failed(ApiError::of_task(&exit)),
+            TaskOutcome::Unknown => Err(Error::Contradiction(format!("nobody knows how {} ended", self.upid))),
+            TaskOutcome::StillRunning => Err(Error::StillRunning(self.upid.to_string())),
+        }
     }
 }
 
 const DOING: &str = "changing the disks of the VM";
 
 fn failed(source: ApiError) -> Result<Applied, Error> {
-    match (&source.kind, source.effect) {
-        (ErrorKind::DigestMismatch, _) => Ok(Applied::Stale),
-        (ErrorKind::HotplugFailed { text, .. }, _) => Ok(Applied::Pending(text.clone())),
-        (ErrorKind::OutcomeUnknown, _) => Err(Error::Unsettled { doing: DOING, source }),
-        (_, Effect::None | Effect::Possible) => Err(Error::Pve { doing: DOING, source }),
+    match &source.kind {
+        ErrorKind::DigestMismatch => Ok(Applied::Stale),
+        ErrorKind::HotplugFailed { text, .. } => Ok(Applied::Pending(text.clone())),
+        ErrorKind::OutcomeUnknown => Err(Error::Unsettled { doing: DOING, source }),
+        _ => Err(Error::Pve { doing: DOING, source }),
     }
 }
 

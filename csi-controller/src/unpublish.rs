@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use pve_client::{ErrorKind, Presence};
 use pve_model::{KubeNode, NodeId, Slot, VmId, VolumeId};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Duration, Instant, sleep, sleep_until};
 
-use crate::change::{self, Applied, Way, jitter};
+use crate::change::{self, Applied, Begun, Way, jitter};
+use crate::disk;
 use crate::error::Error;
 use crate::gone::{self, Evidence, Listed, Verdict};
 use crate::holders::{self, Holder};
+use crate::inventory::Freshness;
 use crate::publish::BUDGET;
 use crate::refusal::refused;
 use crate::region::RegionContext;
@@ -20,11 +23,34 @@ use crate::vm::{self, Found, Missing, Pinned, Wanted};
 const UNPLUGS: u32 = 2;
 /// Writes that may find the config changed.
 const STALE: u32 = 5;
+/// What PVE takes to unplug a disk with its controller (measured: 2.1 s).
+const UNPLUG_TIME: Duration = Duration::from_millis(2150);
 /// Steps per VM, whatever they are.
 const STEPS: u32 = 32;
 
-/// Takes the volume out of the VM of the Node, or out of every VM of the pool if no Node is named. Requests: 5.
+/// Takes the volume out of the VM of the Node, or out of every VM of the pool if no Node is named. Requests: 5. Where the
+/// VM can't be asked, a volume that is proved not to exist is detached all the same.
 pub async fn unpublish(region: &RegionContext, request: &UnpublishRequest) -> Result<(), Error> {
+    match detach(region, request).await {
+        Err(error) if hidden(&error) && no_volume(region, &request.volume).await => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Whether the error says that a VM can't be asked.
+fn hidden(error: &Error) -> bool {
+    match error {
+        Error::VmInvisible(_) | Error::HolderUnknown(_) => true,
+        Error::Pve { source, .. } => source.kind == ErrorKind::HostUnreachable,
+        _ => false,
+    }
+}
+
+async fn no_volume(region: &RegionContext, volume: &VolumeId) -> bool {
+    matches!(disk::look(region, volume).await, Ok(Presence::Absent))
+}
+
+async fn detach(region: &RegionContext, request: &UnpublishRequest) -> Result<(), Error> {
     let deadline = Instant::now() + BUDGET;
     let volume = &request.volume;
     let Some(node) = &request.node else {
@@ -84,7 +110,15 @@ async fn from_named(
     named: (&KubeNode, Option<VmId>),
     deadline: Instant,
 ) -> Result<(), Error> {
+    let begun = Instant::now();
     let holders = holders::find(region, volume, None).await?;
+    if let Some(vmid) = named.1 {
+        let census = region.inventory.vms(Freshness::Since(begun)).await?;
+        if census.get(vmid).is_none() {
+            let visible = census.guests.keys().next().copied();
+            gone::prove_unlisted(region, Some(vmid), visible).await?;
+        }
+    }
     let mut left = None;
     for holder in holders {
         if is_named(&holder, named) {
@@ -171,6 +205,15 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
+    /// Looks again unless the last look has shown the end.
+    async fn look_again_unless_done(&mut self) -> Result<(), Error> {
+        if self.picture.holding(&self.volume.volid()).is_empty() {
+            self.real = Real::Unasked;
+            return Ok(());
+        }
+        self.look_again().await
+    }
+
     async fn look_again(&mut self) -> Result<(), Error> {
         let pending = self.region.client.vm_pending(&self.vm.at()).await;
         let pending = pending.map_err(Error::pve("reading the VM's config after a change"))?;
@@ -182,10 +225,12 @@ impl<'a> Work<'a> {
 
     async fn revert(&mut self, slots: &[Slot]) -> Result<(), Error> {
         self.region.guests.poison(self.vm.guest.vmid, &self.vm.uuid, slots.iter().copied());
-        if let Applied::Pending(text) = self.write(Way::Revert, slots).await? {
-            return Err(Error::GuestBusy(format!("VM {}: {text}", self.vm.guest.vmid)));
+        let change = Way::Revert.change(&self.digest, slots);
+        match change::apply(self.region, &self.vm.at(), &change, self.deadline).await? {
+            Applied::Done => self.look_again().await,
+            Applied::Stale => self.stale().await,
+            Applied::Pending(text) => Err(Error::GuestBusy(format!("VM {}: {text}", self.vm.guest.vmid))),
         }
-        self.look_again().await
     }
 
     async fn unplug(&mut self, slots: &[Slot]) -> Result<(), Error> {
@@ -197,14 +242,14 @@ impl<'a> Work<'a> {
             return Err(self.busy("the deletion stays pending"));
         }
         self.unplugs += 1;
-        match self.write(Way::Delete, slots).await? {
+        match self.delete(slots).await? {
             Applied::Stale => {
                 self.unplugs -= 1;
-                return self.look_again().await;
+                return self.stale().await;
             }
             Applied::Done => {
                 self.freed.extend(slots);
-                return self.look_again().await;
+                return self.look_again_unless_done().await;
             }
             Applied::Pending(text) => {
                 self.look_again().await?;
@@ -232,16 +277,29 @@ impl<'a> Work<'a> {
         Error::GuestBusy(format!("VM {vmid}, {}: {text}", self.volume.volid()))
     }
 
-    async fn write(&mut self, way: Way, slots: &[Slot]) -> Result<Applied, Error> {
-        let change = way.change(&self.digest, slots);
-        let applied = change::apply(self.region, &self.vm.at(), &change, self.deadline).await?;
-        if applied == Applied::Stale {
-            self.stale += 1;
-            if self.stale > STALE {
-                return Err(Error::Changed(format!("VM {}", self.vm.guest.vmid)));
-            }
-            sleep(jitter(self.stale, &self.digest)).await;
+    /// Deletes the slots. An unplug takes PVE some 2.1 s, longer than it may hold a worker for us: then the config is
+    /// looked at once before the task is asked, since that look is due anyway.
+    async fn delete(&mut self, slots: &[Slot]) -> Result<Applied, Error> {
+        let change = Way::Delete.change(&self.digest, slots);
+        let flight = match change::begin(self.region, &self.vm.at(), &change, self.deadline).await? {
+            Begun::Ended(applied) => return Ok(applied),
+            Begun::Running(flight) => flight,
+        };
+        sleep_until(flight.begun + UNPLUG_TIME).await;
+        self.look_again().await?;
+        if self.picture.holding(&self.volume.volid()).is_empty() {
+            return Ok(Applied::Done);
         }
-        Ok(applied)
+        flight.end(self.region, self.deadline).await
+    }
+
+    /// The config changed since it was read.
+    async fn stale(&mut self) -> Result<(), Error> {
+        self.stale += 1;
+        if self.stale > STALE {
+            return Err(Error::Changed(format!("VM {}", self.vm.guest.vmid)));
+        }
+        sleep(jitter(self.stale, &self.digest)).await;
+        self.look_again().await
     }
 }

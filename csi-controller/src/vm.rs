@@ -100,6 +100,9 @@ pub async fn pin(region: &RegionContext, wanted: &Wanted, deadline: Instant) -> 
         begun: Instant::now(),
     };
     for _ in 0..TRIES {
+        if Instant::now() >= deadline {
+            return Err(Error::StillRunning(format!("the search for the VM of {}", wanted.uuid)));
+        }
         let census = region.inventory.vms(search.freshness).await?;
         let Some(guest) = search.candidate(&census).await? else {
             if search.freshness == Freshness::Recent {
@@ -180,6 +183,9 @@ impl Search<'_> {
         };
         admit(&self.region.policy, &guest, &pending)?;
         self.alone(census, &guest).await?;
+        let span = tracing::Span::current();
+        span.record("vm.id", guest.vmid.get());
+        span.record("pve.node", guest.pve_node.as_str());
         Ok(Some(Pinned {
             guest,
             uuid,

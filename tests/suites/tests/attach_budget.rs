@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use harness::truth::Truth;
 use harness::world::{FILES, SHARED, World, tenant};
+use pve_sim::Timing;
 
 /// Longer than the inventory is shared, so that each RPC pays for its own.
 const FORGOTTEN: Duration = Duration::from_millis(2100);
@@ -73,4 +74,22 @@ async fn the_list_of_guests_is_asked_for_once_whoever_needs_it() {
     }
     let lists = world.sim.request_counts().remove("GET /cluster/resources").unwrap_or_default();
     assert!(lists <= 2, "{lists} lists for ten attaches: {:?}", world.sim.request_counts());
+}
+
+/// PVE's own time for an unplug, 2.1 s, is longer than it may hold a worker for us.
+#[tokio::test(flavor = "multi_thread")]
+async fn attach_and_detach_at_the_pace_of_a_real_pve_keep_to_their_numbers() {
+    let world = World::start(tenant(&[(101, "pve1")]).timing(Timing::REAL)).await.unwrap();
+    let caller = world.caller();
+    let volume = caller.create("pvc-1", FILES, Some("pve1")).await.unwrap();
+    tokio::time::sleep(FORGOTTEN).await;
+    let (answer, requests) = world.counted(caller.publish(&volume, 101)).await;
+    answer.unwrap();
+    assert!(requests <= 5, "attach: {:?}", world.sim.request_counts());
+    let begun = std::time::Instant::now();
+    tokio::time::sleep(FORGOTTEN).await;
+    let (answer, requests) = world.counted(caller.unpublish(&volume, 101)).await;
+    answer.unwrap();
+    assert!(requests <= 5, "detach: {:?}", world.sim.request_counts());
+    assert!(begun.elapsed() < FORGOTTEN + Duration::from_secs(4), "{:?}", begun.elapsed());
 }

@@ -123,3 +123,16 @@ async fn a_former_node_id_is_a_hint_that_has_to_fit() {
     caller.unpublish_as(&local, "any-name/101").await.unwrap();
     assert_eq!(Truth::of(&world.sim).violations(), NONE);
 }
+
+/// B22: a volume that is proved not to exist is detached, whoever can't be asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_is_gone_is_detached_even_where_the_vm_can_not_be_asked() {
+    let (world, volume) = attached().await;
+    let caller = world.caller();
+    world.sim.edit(|state| state.pools.get_mut(POOL).unwrap().vms.remove(&101));
+    assert_eq!(caller.unpublish(&volume, 101).await.unwrap_err().code(), Code::Unavailable);
+    let former = caller.unpublish_as(&volume, "worker-101/101").await.unwrap_err();
+    assert_eq!(former.code(), Code::Unavailable, "{former:?}");
+    world.sim.edit(|state| state.volumes.clear());
+    caller.unpublish(&volume, 101).await.unwrap();
+}
