@@ -220,8 +220,9 @@ fn list(call: &Call) -> Answer {
         .take(take("limit", 50))
         .map(|task| {
             let mut map = base(task);
-            if let Some(exit) = &task.exit {
-                map.insert("status".into(), json!(exit));
+            let status = task.exit.as_deref().unwrap_or("RUNNING");
+            map.insert("status".into(), json!(status));
+            if task.exit.is_some() {
                 map.insert("endtime".into(), json!(task.end));
             }
             Value::Object(map)

@@ -133,7 +133,10 @@ async fn background_delay_ends_with_the_upid_of_the_running_task() {
     let active = world
         .ok("GET", "/nodes/pve1/tasks?source=active&vmid=100", "")
         .await;
-    assert_eq!(active[0]["upid"], upid);
+    assert_eq!(
+        (&active[0]["upid"], &active[0]["status"]),
+        (&upid.clone().into(), &"RUNNING".into())
+    );
     world.sim.advance(Duration::from_secs(5));
     assert_eq!(world.exit(&answer["data"]).await, "OK");
 }
