@@ -119,6 +119,12 @@ pub enum Error {
         /// In which way.
         how: &'static str,
     },
+    /// Wanted at one place only, and at another one already.
+    #[error("the volume is published at {path} already, and its access mode allows one place", path = path.display())]
+    PublishedElsewhere {
+        /// Where.
+        path: PathBuf,
+    },
     /// Became read-only under a mount that should be writable.
     #[error("the file system at {path} has become read-only after errors", path = path.display())]
     ReadOnlyAfterErrors {
@@ -225,6 +231,7 @@ impl Error {
             | Self::WrongPath { .. }
             | Self::NotEmpty { .. }
             | Self::NotStaged { .. }
+            | Self::PublishedElsewhere { .. }
             | Self::ReadOnlyAfterErrors { .. } => Code::FailedPrecondition,
             Self::PublishedOtherwise { .. } => Code::AlreadyExists,
             Self::VolumeNotFound => Code::NotFound,

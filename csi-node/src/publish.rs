@@ -34,6 +34,17 @@ pub struct PublishRequest {
     pub usage: PublishUsage,
     /// What the Pod may do.
     pub access: Access,
+    /// Whether other Pods may have it at the same time.
+    pub places: Places,
+}
+
+/// At how many targets of this machine a volume may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Places {
+    /// `SINGLE_NODE_SINGLE_WRITER`, Kubernetes' `ReadWriteOncePod` (CSI 1.12, "NodePublishVolume").
+    One,
+    /// Any number.
+    Any,
 }
 
 /// How a volume is used.
@@ -58,7 +69,7 @@ pub async fn publish(host: &dyn Host, request: &PublishRequest) -> Result<(), Er
     let target = host.resolve(&request.target).await?;
     match request.usage {
         PublishUsage::Mount => publish_mount(host, request, &device, &target).await,
-        PublishUsage::Block => publish_block(host, request.access, &device, &target).await,
+        PublishUsage::Block => publish_block(host, request, &device, &target).await,
     }
 }
 
@@ -102,6 +113,9 @@ async fn publish_mount(
         request.access,
     )?;
     if step == Step::Bind {
+        let elsewhere = |mount: &&Mount| is_whole(mount, number) && mount.point != staging;
+        let other = mounts.iter().find(elsewhere);
+        alone(request.places, other.map(|mount| &mount.point))?;
         ensure_directory(host, target).await?;
         let plan = MountPlan::Bind {
             source: staging,
@@ -130,6 +144,13 @@ async fn publish_mount(
         Step::Bind | Step::MakeReadOnly => Err(Error::NotStaged {
             path: target.to_owned(),
         }),
+    }
+}
+
+fn alone(places: Places, elsewhere: Option<&PathBuf>) -> Result<(), Error> {
+    match (places, elsewhere) {
+        (Places::One, Some(path)) => Err(Error::PublishedElsewhere { path: path.clone() }),
+        (Places::One, None) | (Places::Any, _) => Ok(()),
     }
 }
 
@@ -201,7 +222,7 @@ async fn remove_directory(host: &dyn Host, target: &Path) -> Result<(), Error> {
 
 async fn publish_block(
     host: &dyn Host,
-    access: Access,
+    request: &PublishRequest,
     device: &VerifiedDevice,
     target: &Path,
 ) -> Result<(), Error> {
@@ -219,7 +240,11 @@ async fn publish_block(
         (PathKind::Device(_), None) => return Err(wrong_path(target, "a device", "a file")),
         (PathKind::Other, None) => return Err(wrong_path(target, "a link or the like", "a file")),
     };
-    set_access(host, access, device, (&mounts, target)).await?;
+    if request.places == Places::One && !bound {
+        let elsewhere = bound_at(host, &mounts, &device.device().disk, target).await?;
+        alone(request.places, elsewhere.as_ref())?;
+    }
+    set_access(host, request.access, device, (&mounts, target)).await?;
     if bound {
         return Ok(());
     }

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::filesystem::FormatOptions;
 use crate::host::Access;
 use crate::mountopts::MountOptions;
-use crate::publish::{PublishRequest, PublishUsage};
+use crate::publish::{Places, PublishRequest, PublishUsage};
 use crate::stage::{EXT4, StageRequest, StageUsage};
 
 /// `PATH_MAX` of Linux.
@@ -91,6 +91,7 @@ pub fn publish(request: &NodePublishVolumeRequest) -> Result<PublishRequest, Err
         } else {
             Access::ReadWrite
         },
+        places: capability.places,
     })
 }
 
@@ -126,6 +127,7 @@ struct Capability {
     /// None: as a raw device.
     mount: Option<MountOptions>,
     access: Access,
+    places: Places,
 }
 
 fn capability(capability: Option<&VolumeCapability>) -> Result<Capability, Error> {
@@ -149,6 +151,10 @@ fn capability(capability: Option<&VolumeCapability>) -> Result<Capability, Error
             ));
         }
     };
+    let places = match mode {
+        Some(Mode::SingleNodeSingleWriter) => Places::One,
+        _ => Places::Any,
+    };
     let mount = match capability.access_type.as_ref() {
         None => {
             return Err(Error::invalid(
@@ -167,7 +173,11 @@ fn capability(capability: Option<&VolumeCapability>) -> Result<Capability, Error
             Some(options.map_err(|error| Error::invalid(error.to_string()))?)
         }
     };
-    Ok(Capability { mount, access })
+    Ok(Capability {
+        mount,
+        access,
+        places,
+    })
 }
 
 fn filled(field: &str, value: &str) -> Result<(), Error> {
