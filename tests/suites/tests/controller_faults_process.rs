@@ -73,7 +73,7 @@ async fn an_outage_of_pve_restarts_nothing_and_calls_recover_by_themselves() {
         refusals += 1;
         sleep(Duration::from_millis(300)).await;
     }
-    assert!(refusals >= 2, "{refusals}");
+    assert!(refusals >= 1, "{refusals}");
     world.sim.set_reachable(true);
     let back = Instant::now();
     let volume = until_ok(PATIENCE, async || {
