@@ -106,7 +106,7 @@ async fn a_vm_that_is_not_proved_or_not_allowed_is_refused() {
     world.sim.with_vm(104, |vm| vm.config.insert("smbios1".to_owned(), twin));
     refused(&world, &volume, &id(101), Code::PermissionDenied).await;
     for former in ["worker-104", "worker-104/104"] {
-        refused(&world, &volume, former, Code::FailedPrecondition).await;
+        refused(&world, &volume, former, Code::NotFound).await;
     }
     assert_eq!(Truth::of(&world.sim).violations(), NONE);
 }
