@@ -29,6 +29,7 @@ const POD: Workload<'_> = Workload {
 };
 /// Real seconds, more than the 30 after which node-driver-registrar gives up: the plugin waits on a watch, there is no clock to move.
 const UNLABELLED: Duration = Duration::from_secs(35);
+/// Real seconds, too: the clocks of the controller, the sidecars and Kubernetes are the machine's.
 const OUTAGE: Duration = Duration::from_secs(15);
 /// Kubernetes' back-off after an outage of this length, and the volume's way to the Pod.
 const RECOVERY: Duration = Duration::from_secs(45);

@@ -1,6 +1,6 @@
 //! `make demo CLUSTER=1`: two claims' whole life through PVCs and Pods, told step by step.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::requirements::Programs;
 use super::run_dir::mounted_at;
@@ -32,11 +32,19 @@ pub async fn run() -> Result<()> {
         Ok(programs) => programs,
         Err(_) => Programs::build().await?,
     };
+    tokio::select! {
+        outcome = tell(&programs) => outcome,
+        // Dropped, the cluster takes its mounts and disks with it.
+        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+    }
+}
+
+async fn tell(programs: &Programs) -> Result<()> {
     let mut told = Told {
         steps: Steps::default(),
         seen: 0,
     };
-    let stack = Stack::start(&programs, &PLACES).await?;
+    let stack = Stack::start(programs, &PLACES).await?;
     told.step(
         &stack,
         "Kubernetes, sidecars, simulator, controller and two workers are up",

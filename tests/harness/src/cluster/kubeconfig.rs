@@ -1,5 +1,6 @@
 //! Users of the API server: their tokens, and the kubeconfig of each.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -41,18 +42,11 @@ impl User {
 
 /// The file that `--token-auth-file` reads: token, user, uid, "groups".
 pub(super) fn write_tokens(path: &Path, users: &[User]) -> Result<()> {
-    let lines: String = users
-        .iter()
-        .map(|user| {
-            format!(
-                "{},{},{},\"{}\"\n",
-                user.token(),
-                user.name,
-                user.name,
-                user.group
-            )
-        })
-        .collect();
+    let mut lines = String::new();
+    for user in users {
+        let User { name, group } = user;
+        writeln!(lines, "{},{name},{name},\"{group}\"", user.token())?;
+    }
     Ok(std::fs::write(path, lines)?)
 }
 

@@ -18,7 +18,7 @@ use crate::process::Process;
 
 /// Set by a kubelet with `--cloud-provider=external`, lifted by the cloud controller manager.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_mins(1);
 
 /// Who initialises the Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

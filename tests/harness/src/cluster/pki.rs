@@ -29,7 +29,7 @@ pub(super) struct Pki {
     pub(super) serving_key: PathBuf,
     /// P-256 key that signs the tokens of service accounts, PKCS#8.
     pub(super) accounts_key: PathBuf,
-    /// Its public half, SubjectPublicKeyInfo.
+    /// Its public half, `SubjectPublicKeyInfo`.
     pub(super) accounts: PathBuf,
 }
 

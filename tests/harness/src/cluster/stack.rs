@@ -131,12 +131,16 @@ impl Stack {
             .workers
             .iter()
             .map(|worker| (worker.kubelet.name().to_owned(), worker.plugin.log()));
-        [("controller".to_owned(), self.world.controller_log())]
+        let controller = ("controller".to_owned(), self.world.controller_log());
+        let mut text = String::new();
+        for (name, log) in [controller]
             .into_iter()
             .chain(plugins)
             .chain(self.sidecars.logs())
-            .map(|(name, log)| format!("--- {name}\n{}\n", last_lines(&log, 40)))
-            .collect()
+        {
+            text.extend(["--- ", &name, "\n", &last_lines(&log, 30), "\n"]);
+        }
+        text
     }
 
     /// Ends the cluster after a test. If that failed, tells what the programs had to say.
@@ -176,20 +180,20 @@ impl Worker {
     async fn start(
         plane: &ControlPlane,
         world: &World,
-        place: Place,
+        vm: Place,
         index: usize,
         kubeconfig: &Path,
     ) -> Result<Self> {
         let spec = NodeSpec {
             name: format!("n{}", index + 1),
-            system_uuid: uuid(place.vmid),
+            system_uuid: uuid(vm.vmid),
             cloud_provider: CloudProvider::External,
         };
         let kubelet = Kubelet::start(plane, &spec).await?;
         let plugin_folder = kubelet.root().join("plugins").join(DEFAULT_DRIVER_NAME);
         std::fs::create_dir_all(&plugin_folder)?;
         let socket = plugin_folder.join("csi.sock");
-        let tree = world.vm_tree(place.vmid);
+        let tree = world.vm_tree(vm.vmid);
         let flags: [(&str, PathBuf); 7] = [
             ("--kubelet-csi-path", socket.clone()),
             ("--registration-dir", kubelet.registry()),
@@ -212,7 +216,7 @@ impl Worker {
         Ok(Self {
             plugin,
             kubelet,
-            place,
+            place: vm,
         })
     }
 

@@ -16,7 +16,7 @@ use super::wait::eventually;
 
 const TENANT: &str = "default";
 /// How long Kubernetes may take for what isn't the driver's, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The end of a command that stays until it gets SIGTERM, which the first process of a container sees only if it asks for it.
 pub const STAY: &str = "trap 'exit 0' TERM; sleep 600 & wait";
@@ -201,7 +201,7 @@ impl Tenant {
         Ok(took)
     }
 
-    /// The PersistentVolume that a claim is bound to.
+    /// The volume that a claim is bound to.
     pub async fn volume_of(&self, claim: &str) -> Result<String> {
         let claim = self.claims.get(claim).await?;
         claim
