@@ -286,7 +286,9 @@ impl Error {
             Self::Invalid(text) | Self::OutOfRange(text) | Self::Exists(text) => text,
             Self::Foreign { why, .. } => why.tenant(),
             Self::UnknownVolume => "the volume does not exist",
-            Self::UnknownNode(_) => "no virtual machine belongs to this Node",
+            Self::UnknownNode(_) => {
+                "no virtual machine belongs to this Node's id; if another driver registered the Node, restart its node plugin"
+            }
             Self::VmRefused { .. } => {
                 "the Node's virtual machine may not be used by this cluster; ask the operator of Proxmox VE"
             }
