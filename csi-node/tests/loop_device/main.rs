@@ -13,3 +13,4 @@ mod blank_or_not;
 mod disk;
 mod life;
 mod machine;
+mod refused;
