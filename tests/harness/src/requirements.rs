@@ -56,7 +56,10 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
 pub fn skipped(test: &str, reason: &str) {
     eprintln!("SKIPPED {test}: {reason}");
     let all = std::env::var_os("PVE_CLOUD_REQUIRE").is_some_and(|value| value == "all");
-    assert!(!all, "{test} was skipped, but nothing may be skipped here: {reason}");
+    assert!(
+        !all,
+        "{test} was skipped, but nothing may be skipped here: {reason}"
+    );
     let Some(path) = std::env::var_os(SKIP_LOG) else {
         return;
     };
