@@ -39,8 +39,7 @@ async fn not_in_snapshots(
     guest: &VmEntry,
 ) -> Result<(), Error> {
     let at = vm::at(guest);
-    let unknown =
-        |error| Error::HolderUnknown(format!("snapshots of VM {}: {error}", guest.vmid));
+    let unknown = |error| Error::HolderUnknown(format!("snapshots of VM {}: {error}", guest.vmid));
     for snapshot in region.client.snapshots(&at).await.map_err(unknown)? {
         let disks = region.client.snapshot_disks(&at, &snapshot).await;
         if disks.map_err(unknown)?.contains(&volume.volid()) {

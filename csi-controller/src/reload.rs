@@ -71,9 +71,10 @@ impl Source {
                     }
                 })?;
                 let inventory = Inventory::new(client.clone(), &region.policy);
-                let guests = before
-                    .region(&name)
-                    .map_or_else(|| Guests::new(Arc::clone(&self.hints)), |region| region.guests.clone());
+                let guests = before.region(&name).map_or_else(
+                    || Guests::new(Arc::clone(&self.hints)),
+                    |region| region.guests.clone(),
+                );
                 let context = RegionContext::new(name, client, region.policy, inventory);
                 Ok(context.with_guests(guests))
             })

@@ -148,10 +148,7 @@ fn what_delete_volume_takes_and_refuses() {
         secrets: map(&[("k", "v")]),
         ..plain
     };
-    assert_eq!(
-        code(delete(&secret), Rpc::DeleteVolume),
-        InvalidArgument
-    );
+    assert_eq!(code(delete(&secret), Rpc::DeleteVolume), InvalidArgument);
 }
 
 #[test]
