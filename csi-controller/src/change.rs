@@ -55,7 +55,9 @@ impl Way {
 
 /// Up to some 100 ms per failed try, different for each config that was read.
 pub fn jitter(tries: u32, digest: &str) -> Duration {
-    let spread = digest.bytes().fold(0_u64, |sum, byte| (sum.wrapping_mul(31) + u64::from(byte)) % 80);
+    let spread = digest.bytes().fold(0_u64, |sum, byte| {
+        (sum.wrapping_mul(31) + u64::from(byte)) % 80
+    });
     Duration::from_millis(20 + spread).saturating_mul(tries)
 }
 
@@ -114,10 +116,16 @@ impl Flight {
     /// Waits for the task.
     pub async fn end(self, region: &RegionContext, deadline: Instant) -> Result<Applied, Error> {
         let outcome = region.client.wait_task(&self.upid, deadline).await;
-        match outcome.map_err(|source| Error::Unsettled { doing: DOING, source })? {
+        match outcome.map_err(|source| Error::Unsettled {
+            doing: DOING,
+            source,
+        })? {
             TaskOutcome::Ok | TaskOutcome::Warnings(_) => Ok(Applied::Done),
             TaskOutcome::Failed(exit) => failed(ApiError::of_task(&exit)),
-            TaskOutcome::Unknown => Err(Error::Contradiction(format!("nobody knows how {} ended", self.upid))),
+            TaskOutcome::Unknown => Err(Error::Contradiction(format!(
+                "nobody knows how {} ended",
+                self.upid
+            ))),
             TaskOutcome::StillRunning => Err(Error::StillRunning(self.upid.to_string())),
         }
     }
@@ -129,16 +137,30 @@ fn failed(source: ApiError) -> Result<Applied, Error> {
     match &source.kind {
         ErrorKind::DigestMismatch => Ok(Applied::Stale),
         ErrorKind::HotplugFailed { text, .. } => Ok(Applied::Pending(text.clone())),
-        ErrorKind::OutcomeUnknown => Err(Error::Unsettled { doing: DOING, source }),
-        _ => Err(Error::Pve { doing: DOING, source }),
+        ErrorKind::OutcomeUnknown => Err(Error::Unsettled {
+            doing: DOING,
+            source,
+        }),
+        _ => Err(Error::Pve {
+            doing: DOING,
+            source,
+        }),
     }
 }
 
 /// What QEMU has, and which process it is. A QEMU that is silent is asked again for some seconds.
-pub async fn real(region: &RegionContext, at: &VmRef, deadline: Instant) -> Result<(Real, Option<u32>), Error> {
+pub async fn real(
+    region: &RegionContext,
+    at: &VmRef,
+    deadline: Instant,
+) -> Result<(Real, Option<u32>), Error> {
     let mut pause = FIRST_ASK;
     for _ in 0..ASKS {
-        let status = region.client.vm_status(at).await.map_err(Error::pve("reading the real state of the VM"))?;
+        let status = region
+            .client
+            .vm_status(at)
+            .await
+            .map_err(Error::pve("reading the real state of the VM"))?;
         let real = read(&status);
         let silent = real == Real::Silent;
         if !silent || Instant::now() + pause > deadline {
@@ -154,9 +176,12 @@ pub async fn real(region: &RegionContext, at: &VmRef, deadline: Instant) -> Resu
 fn read(status: &VmStatus) -> Real {
     match (&status.state, &status.blockstat) {
         (RunState::Stopped, _) => Real::Stopped,
-        (RunState::Running | RunState::Other(_), Some(devices)) => {
-            Real::Running(devices.iter().filter_map(|key| key.parse::<Slot>().ok()).collect())
-        }
+        (RunState::Running | RunState::Other(_), Some(devices)) => Real::Running(
+            devices
+                .iter()
+                .filter_map(|key| key.parse::<Slot>().ok())
+                .collect(),
+        ),
         (RunState::Running | RunState::Other(_), None) | (RunState::Unknown, _) => Real::Silent,
     }
 }
@@ -176,11 +201,31 @@ mod tests {
         };
         let one = Real::Running(["scsi1".parse().unwrap()].into());
         for (sentence, status, real) in [
-            ("a running VM shows its disks", status(RunState::Running, Some(&["scsi1", "efidisk0"])), one),
-            ("a running VM without disks", status(RunState::Running, Some(&[])), Real::Running([].into())),
-            ("a running VM whose QEMU is busy", status(RunState::Running, None), Real::Silent),
-            ("a stopped VM", status(RunState::Stopped, None), Real::Stopped),
-            ("a VM of which PVE knows nothing yet", status(RunState::Unknown, None), Real::Silent),
+            (
+                "a running VM shows its disks",
+                status(RunState::Running, Some(&["scsi1", "efidisk0"])),
+                one,
+            ),
+            (
+                "a running VM without disks",
+                status(RunState::Running, Some(&[])),
+                Real::Running([].into()),
+            ),
+            (
+                "a running VM whose QEMU is busy",
+                status(RunState::Running, None),
+                Real::Silent,
+            ),
+            (
+                "a stopped VM",
+                status(RunState::Stopped, None),
+                Real::Stopped,
+            ),
+            (
+                "a VM of which PVE knows nothing yet",
+                status(RunState::Unknown, None),
+                Real::Silent,
+            ),
         ] {
             assert_eq!(read(&status), real, "{sentence}");
         }

@@ -38,7 +38,10 @@ impl Wish {
                 detail,
             })
         };
-        let mut options = vec![("backup", flag(parameters.backup)), ("replicate", flag(false))];
+        let mut options = vec![
+            ("backup", flag(parameters.backup)),
+            ("replicate", flag(false)),
+        ];
         if parameters.backup && !policy.allow.backup {
             return refuse(format!("backup on {}", volume.storage));
         }
@@ -58,8 +61,14 @@ impl Wish {
             options.extend([("ssd", flag(true)), ("discard", "on".to_owned())]);
         }
         let rates = [
-            (["iops_rd", "iops_wr"], lower(parameters.iops, policy.limits.iops)),
-            (["mbps_rd", "mbps_wr"], lower(parameters.mbps, policy.limits.mbps)),
+            (
+                ["iops_rd", "iops_wr"],
+                lower(parameters.iops, policy.limits.iops),
+            ),
+            (
+                ["mbps_rd", "mbps_wr"],
+                lower(parameters.mbps, policy.limits.mbps),
+            ),
         ];
         for (keys, rate) in rates {
             if let Some(rate) = rate {
@@ -133,7 +142,11 @@ mod tests {
 
     use super::*;
 
-    fn drive(parameters: &Parameters, policy: &StoragePolicy, controller: &Controller) -> Result<String, Error> {
+    fn drive(
+        parameters: &Parameters,
+        policy: &StoragePolicy,
+        controller: &Controller,
+    ) -> Result<String, Error> {
         let volume = "r1/pve1/local-lvm/vm-9999-pvc-1".parse().unwrap();
         Wish::new(&volume, parameters, ReadOnly::No, policy)?.on(controller)
     }
@@ -165,7 +178,13 @@ mod tests {
             mbps: Some(20),
             ..Parameters::default()
         };
-        let wish = Wish::new(&volume, &parameters, ReadOnly::Yes, &StoragePolicy::default()).unwrap();
+        let wish = Wish::new(
+            &volume,
+            &parameters,
+            ReadOnly::Yes,
+            &StoragePolicy::default(),
+        )
+        .unwrap();
         assert_eq!(
             wish.on(&Controller::PerDisk).unwrap(),
             format!(
@@ -191,7 +210,12 @@ mod tests {
                 ..Parameters::default()
             };
             let line = drive(&parameters, &policy, &Controller::Shared).unwrap();
-            assert!(line.contains(&format!(",iops_rd={given},iops_wr={given},mbps_rd=50,mbps_wr=50,")), "{line}");
+            assert!(
+                line.contains(&format!(
+                    ",iops_rd={given},iops_wr={given},mbps_rd=50,mbps_wr=50,"
+                )),
+                "{line}"
+            );
         }
     }
 
@@ -216,7 +240,10 @@ mod tests {
             ask(|p| p.aio = Some(AioMode::Native)),
             ask(|p| p.backup = true),
         ] {
-            assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(Error::Unsupported { .. })),
+                "{refused:?}"
+            );
         }
         assert!(ask(|p| p.cache = Some(CacheMode::None)).is_ok());
         assert!(ask(|_| {}).is_ok());

@@ -41,7 +41,8 @@ pub enum Verdict {
 /// Weighs the evidence.
 pub fn judge(evidence: Evidence) -> Verdict {
     match (evidence.listed, evidence.asked, evidence.control) {
-        (Listed::Stranger, _, _) | (Listed::Nobody, Some(VmidState::Free), Some(VmidState::Taken)) => Verdict::Gone,
+        (Listed::Stranger, _, _)
+        | (Listed::Nobody, Some(VmidState::Free), Some(VmidState::Taken)) => Verdict::Gone,
         (Listed::Nobody, Some(VmidState::Taken), _) => Verdict::Invisible,
         (Listed::Nobody, Some(VmidState::Free), Some(VmidState::Free)) => {
             Verdict::Unproved("PVE calls the VMID of a running VM free")
@@ -54,16 +55,30 @@ pub fn judge(evidence: Evidence) -> Verdict {
 }
 
 /// Proves that the VM `vmid`, which is not listed, is gone. `visible` is a VM that is.
-pub async fn prove_unlisted(region: &RegionContext, vmid: Option<VmId>, visible: Option<VmId>) -> Result<(), Error> {
+pub async fn prove_unlisted(
+    region: &RegionContext,
+    vmid: Option<VmId>,
+    visible: Option<VmId>,
+) -> Result<(), Error> {
     let doing = "asking PVE whether the VM still exists";
     let asked = match vmid {
-        Some(vmid) => Some(region.client.vmid_state(vmid).await.map_err(Error::pve(doing))?),
+        Some(vmid) => Some(
+            region
+                .client
+                .vmid_state(vmid)
+                .await
+                .map_err(Error::pve(doing))?,
+        ),
         None => None,
     };
     let control = match (asked, visible) {
-        (Some(VmidState::Free), Some(visible)) => {
-            Some(region.client.vmid_state(visible).await.map_err(Error::pve(doing))?)
-        }
+        (Some(VmidState::Free), Some(visible)) => Some(
+            region
+                .client
+                .vmid_state(visible)
+                .await
+                .map_err(Error::pve(doing))?,
+        ),
         _ => None,
     };
     let evidence = Evidence {
@@ -78,7 +93,10 @@ pub async fn prove_unlisted(region: &RegionContext, vmid: Option<VmId>, visible:
 pub fn conclude(verdict: Verdict, vmid: Option<VmId>, uuid: Option<&Uuid>) -> Result<(), Error> {
     let who = || {
         let vmid = vmid.map_or_else(|| "of unknown VMID".to_owned(), |vmid| vmid.to_string());
-        uuid.map_or_else(|| format!("VM {vmid}"), |uuid| format!("VM {vmid} ({uuid})"))
+        uuid.map_or_else(
+            || format!("VM {vmid}"),
+            |uuid| format!("VM {vmid} ({uuid})"),
+        )
     };
     match verdict {
         Verdict::Gone => Ok(()),
@@ -99,15 +117,49 @@ mod tests {
         use Listed::{Nobody, Stranger};
         use VmidState::{Free, Taken};
         let rows = [
-            ("its VMID belongs to a VM of another UUID", Stranger, None, None, true),
-            ("its VMID is free and PVE knows a VM that we know", Nobody, Some(Free), Some(Taken), true),
-            ("its VMID is taken by what we can't see", Nobody, Some(Taken), Some(Taken), false),
-            ("PVE calls everything free", Nobody, Some(Free), Some(Free), false),
-            ("there is nothing to ask the control question with", Nobody, Some(Free), None, false),
+            (
+                "its VMID belongs to a VM of another UUID",
+                Stranger,
+                None,
+                None,
+                true,
+            ),
+            (
+                "its VMID is free and PVE knows a VM that we know",
+                Nobody,
+                Some(Free),
+                Some(Taken),
+                true,
+            ),
+            (
+                "its VMID is taken by what we can't see",
+                Nobody,
+                Some(Taken),
+                Some(Taken),
+                false,
+            ),
+            (
+                "PVE calls everything free",
+                Nobody,
+                Some(Free),
+                Some(Free),
+                false,
+            ),
+            (
+                "there is nothing to ask the control question with",
+                Nobody,
+                Some(Free),
+                None,
+                false,
+            ),
             ("its VMID is not known", Nobody, None, None, false),
         ];
         for (sentence, listed, asked, control, gone) in rows {
-            let verdict = judge(Evidence { listed, asked, control });
+            let verdict = judge(Evidence {
+                listed,
+                asked,
+                control,
+            });
             assert_eq!(verdict == Verdict::Gone, gone, "{sentence}: {verdict:?}");
             assert_eq!(conclude(verdict, None, None).is_ok(), gone, "{sentence}");
         }

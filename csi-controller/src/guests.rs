@@ -87,14 +87,29 @@ impl Guests {
 
     /// Queues for a VM: ten volumes may be attached to one at a time.
     pub async fn lock_vm(&self, vmid: VmId, deadline: Instant) -> Result<Guard<VmId>, Error> {
-        let busy = |_| Error::Busy("other volumes are being attached to the same Node or detached from it; it will be tried again");
+        let busy = |_| {
+            Error::Busy(
+                "other volumes are being attached to the same Node or detached from it; it will be tried again",
+            )
+        };
         self.vms.lock_until(vmid, deadline).await.map_err(busy)
     }
 
     /// Queues for a host: PVE has 3 blocking workers on each, shared by all tenants, and a hotplug holds one.
-    pub async fn lock_host(&self, host: &PveNode, deadline: Instant) -> Result<Guard<PveNode>, Error> {
-        let busy = |_| Error::Busy("other volumes are being attached or detached on the same host; it will be tried again");
-        self.hosts.lock_until(host.clone(), deadline).await.map_err(busy)
+    pub async fn lock_host(
+        &self,
+        host: &PveNode,
+        deadline: Instant,
+    ) -> Result<Guard<PveNode>, Error> {
+        let busy = |_| {
+            Error::Busy(
+                "other volumes are being attached or detached on the same host; it will be tried again",
+            )
+        };
+        self.hosts
+            .lock_until(host.clone(), deadline)
+            .await
+            .map_err(busy)
     }
 
     /// What is remembered about the slots of the VM.
@@ -125,7 +140,9 @@ impl Guests {
     /// The guest did not let a disk go: the next tries have to wait.
     pub fn strike(&self, vmid: VmId, uuid: &Uuid) {
         self.with(vmid, uuid, |note| {
-            let pause = FIRST_PAUSE.saturating_mul(1 << note.strikes.min(6)).min(LONGEST_PAUSE);
+            let pause = FIRST_PAUSE
+                .saturating_mul(1 << note.strikes.min(6))
+                .min(LONGEST_PAUSE);
             note.strikes = note.strikes.saturating_add(1);
             note.paused_until = Some(Instant::now() + pause);
         });
@@ -141,7 +158,10 @@ impl Guests {
 
     /// Whether the guest has to be left in peace for now.
     pub fn paused(&self, vmid: VmId, uuid: &Uuid) -> bool {
-        self.with(vmid, uuid, |note| note.paused_until.is_some_and(|until| until > Instant::now()))
+        self.with(vmid, uuid, |note| {
+            note.paused_until
+                .is_some_and(|until| until > Instant::now())
+        })
     }
 
     fn with<T>(&self, vmid: VmId, uuid: &Uuid, act: impl FnOnce(&mut Note) -> T) -> T {
@@ -170,14 +190,18 @@ mod tests {
     use super::*;
 
     fn vm() -> (VmId, Uuid) {
-        ("104".parse().unwrap(), "abcdef00-1111-2222-3333-444455556666".parse().unwrap())
+        (
+            "104".parse().unwrap(),
+            "abcdef00-1111-2222-3333-444455556666".parse().unwrap(),
+        )
     }
 
     #[test]
     fn a_spoiled_slot_is_remembered_until_qemu_is_another_process_or_the_vm_another_vm() {
         let (vmid, uuid) = vm();
         let slot: Slot = "scsi2".parse().unwrap();
-        let poisoned = |guests: &Guests, uuid: &Uuid| guests.memory(vmid, uuid).poisoned.contains(&slot);
+        let poisoned =
+            |guests: &Guests, uuid: &Uuid| guests.memory(vmid, uuid).poisoned.contains(&slot);
         let guests = Guests::default();
         guests.saw(vmid, &uuid, Some(4711));
         guests.poison(vmid, &uuid, [slot]);

@@ -32,7 +32,12 @@ impl Holder {
     /// For the operator.
     pub fn describe(&self) -> String {
         let keys: Vec<&str> = self.keys.iter().map(String::as_str).collect();
-        format!("VM {} on {} holds it in {}", self.guest.vmid, self.guest.pve_node, keys.join(", "))
+        format!(
+            "VM {} on {} holds it in {}",
+            self.guest.vmid,
+            self.guest.pve_node,
+            keys.join(", ")
+        )
     }
 }
 
@@ -48,12 +53,22 @@ pub struct Survey {
 /// The workers of the pool that hold the volume. `except` is not read. A worker that can't be read and could hold the
 /// volume is an error, [`Error::HolderUnknown`]. Requests: one list (shared), one read per worker that could reach the
 /// storage.
-pub async fn find(region: &RegionContext, volume: &VolumeId, except: Option<VmId>) -> Result<Vec<Holder>, Error> {
-    survey(region, volume, except).await.map(|survey| survey.holders)
+pub async fn find(
+    region: &RegionContext,
+    volume: &VolumeId,
+    except: Option<VmId>,
+) -> Result<Vec<Holder>, Error> {
+    survey(region, volume, except)
+        .await
+        .map(|survey| survey.holders)
 }
 
 /// As [`find`], and which of the workers have snapshots.
-pub async fn survey(region: &RegionContext, volume: &VolumeId, except: Option<VmId>) -> Result<Survey, Error> {
+pub async fn survey(
+    region: &RegionContext,
+    volume: &VolumeId,
+    except: Option<VmId>,
+) -> Result<Survey, Error> {
     let census = region.inventory.vms(Freshness::Recent).await?;
     let mut survey = Survey::default();
     let mut moved = Vec::new();
@@ -61,7 +76,14 @@ pub async fn survey(region: &RegionContext, volume: &VolumeId, except: Option<Vm
         match read {
             Ok(pending) => survey.add(&guest, &pending, volume),
             // It moved, ended, or was taken from our sight since the list was made.
-            Err(error) if matches!(error.kind, ErrorKind::Absent | ErrorKind::PermissionDenied { .. }) => moved.push(guest),
+            Err(error)
+                if matches!(
+                    error.kind,
+                    ErrorKind::Absent | ErrorKind::PermissionDenied { .. }
+                ) =>
+            {
+                moved.push(guest);
+            }
             Err(error) => return Err(unknown(&guest, &error)),
         }
     }
@@ -82,7 +104,10 @@ impl Survey {
 }
 
 /// Reads the configs of guests, several at a time, and remembers their UUIDs.
-pub async fn read(region: &RegionContext, guests: Vec<VmEntry>) -> Vec<(VmEntry, Result<VmPending, ApiError>)> {
+pub async fn read(
+    region: &RegionContext,
+    guests: Vec<VmEntry>,
+) -> Vec<(VmEntry, Result<VmPending, ApiError>)> {
     let client = region.client.clone();
     let read = move |guest: VmEntry| {
         let client = client.clone();
@@ -91,7 +116,11 @@ pub async fn read(region: &RegionContext, guests: Vec<VmEntry>) -> Vec<(VmEntry,
             (guest, read)
         }
     };
-    let all: Vec<_> = stream::iter(guests).map(read).buffer_unordered(PARALLEL).collect().await;
+    let all: Vec<_> = stream::iter(guests)
+        .map(read)
+        .buffer_unordered(PARALLEL)
+        .collect()
+        .await;
     for (guest, read) in &all {
         if let Ok(pending) = read {
             region.inventory.note(guest, pending.smbios_uuid());
@@ -113,8 +142,15 @@ fn suspects(
             census.undecodable
         )));
     }
-    let reaches = |guest: &&VmEntry| volume.pve_node.as_ref().is_none_or(|host| *host == guest.pve_node);
-    let others = census.workers(region.inventory.pool()).filter(|guest| Some(guest.vmid) != except);
+    let reaches = |guest: &&VmEntry| {
+        volume
+            .pve_node
+            .as_ref()
+            .is_none_or(|host| *host == guest.pve_node)
+    };
+    let others = census
+        .workers(region.inventory.pool())
+        .filter(|guest| Some(guest.vmid) != except);
     Ok(others.filter(reaches).cloned().collect())
 }
 
@@ -125,7 +161,10 @@ async fn follow(
     moved: &[VmEntry],
     survey: &mut Survey,
 ) -> Result<(), Error> {
-    let census = region.inventory.vms(Freshness::Since(Instant::now())).await?;
+    let census = region
+        .inventory
+        .vms(Freshness::Since(Instant::now()))
+        .await?;
     let mut there = Vec::new();
     for guest in moved {
         if let Some(guest) = census.get(guest.vmid) {

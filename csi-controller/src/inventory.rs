@@ -74,15 +74,17 @@ impl Census {
 
     /// The VMs of the pool that can run. A pool that can't be seen (no `Pool.Audit`) has none.
     pub fn workers(&self, pool: &PoolId) -> impl Iterator<Item = &VmEntry> {
-        self.guests
-            .values()
-            .filter(move |guest| guest.pool.as_ref() == Some(pool) && guest.kind == GuestKind::Qemu && !guest.template)
+        self.guests.values().filter(move |guest| {
+            guest.pool.as_ref() == Some(pool) && guest.kind == GuestKind::Qemu && !guest.template
+        })
     }
 }
 
 impl fmt::Debug for Inventory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inventory").field("pool", &self.pool).finish_non_exhaustive()
+        f.debug_struct("Inventory")
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
     }
 }
 
@@ -110,7 +112,11 @@ impl Inventory {
         let outcome = self.client.vms().await.map(|listing| {
             Arc::new(Census {
                 asked,
-                guests: listing.entries.into_iter().map(|guest| (guest.vmid, guest)).collect(),
+                guests: listing
+                    .entries
+                    .into_iter()
+                    .map(|guest| (guest.vmid, guest))
+                    .collect(),
                 undecodable: listing.undecodable,
             })
         });
@@ -142,7 +148,10 @@ impl Inventory {
     /// The guests whose UUID is not known: new ones, moved and renamed ones.
     pub fn unread<'a>(&self, guests: impl Iterator<Item = &'a VmEntry>) -> Vec<VmEntry> {
         let index = self.index();
-        guests.filter(|guest| !index.knows(guest)).cloned().collect()
+        guests
+            .filter(|guest| !index.knows(guest))
+            .cloned()
+            .collect()
     }
 
     fn index(&self) -> MutexGuard<'_, UuidIndex> {
@@ -153,7 +162,11 @@ impl Inventory {
 const LISTING: &str = "listing the guests";
 
 impl Poll {
-    fn answers(&self, freshness: Freshness, arrived: Instant) -> Option<Result<Arc<Census>, ApiError>> {
+    fn answers(
+        &self,
+        freshness: Freshness,
+        arrived: Instant,
+    ) -> Option<Result<Arc<Census>, ApiError>> {
         match &self.outcome {
             Ok(census) => {
                 let since = match freshness {
@@ -193,7 +206,8 @@ impl UuidIndex {
     }
 
     fn forget_others(&mut self, census: &Census) {
-        self.known.retain(|vmid, _| census.guests.contains_key(vmid));
+        self.known
+            .retain(|vmid, _| census.guests.contains_key(vmid));
     }
 }
 
@@ -220,7 +234,10 @@ mod tests {
     fn census(guests: &[VmEntry]) -> Census {
         Census {
             asked: Instant::now(),
-            guests: guests.iter().map(|guest| (guest.vmid, guest.clone())).collect(),
+            guests: guests
+                .iter()
+                .map(|guest| (guest.vmid, guest.clone()))
+                .collect(),
             undecodable: 0,
         }
     }
@@ -232,17 +249,40 @@ mod tests {
         index.note(&guest(100, "pve1", Some("worker-a")), Some(uuid.clone()));
         index.note(&guest(101, "pve1", Some("worker-b")), None);
         for (sentence, asked, known) in [
-            ("a VM that was read", guest(100, "pve1", Some("worker-a")), true),
-            ("a VM without UUID is known as such", guest(101, "pve1", Some("worker-b")), true),
-            ("a VM whose name PVE does not know yet", guest(100, "pve1", None), true),
-            ("a VM that moved", guest(100, "pve2", Some("worker-a")), false),
-            ("a VMID that was given to another VM", guest(100, "pve1", Some("worker-c")), false),
+            (
+                "a VM that was read",
+                guest(100, "pve1", Some("worker-a")),
+                true,
+            ),
+            (
+                "a VM without UUID is known as such",
+                guest(101, "pve1", Some("worker-b")),
+                true,
+            ),
+            (
+                "a VM whose name PVE does not know yet",
+                guest(100, "pve1", None),
+                true,
+            ),
+            (
+                "a VM that moved",
+                guest(100, "pve2", Some("worker-a")),
+                false,
+            ),
+            (
+                "a VMID that was given to another VM",
+                guest(100, "pve1", Some("worker-c")),
+                false,
+            ),
             ("a new VM", guest(102, "pve1", Some("worker-d")), false),
         ] {
             assert_eq!(index.knows(&asked), known, "{sentence}");
         }
         index.forget_others(&census(&[guest(101, "pve1", Some("worker-b"))]));
-        assert!(index.having(&uuid).is_empty(), "a VM that left the list is forgotten");
+        assert!(
+            index.having(&uuid).is_empty(),
+            "a VM that left the list is forgotten"
+        );
     }
 
     #[test]
@@ -257,23 +297,41 @@ mod tests {
     #[test]
     fn workers_are_the_vms_of_the_pool_that_can_run() {
         let pool: PoolId = "tenant-a".parse().unwrap();
-        let mut others = [guest(100, "pve1", None), guest(101, "pve1", None), guest(102, "pve1", None), guest(103, "pve1", None)];
+        let mut others = [
+            guest(100, "pve1", None),
+            guest(101, "pve1", None),
+            guest(102, "pve1", None),
+            guest(103, "pve1", None),
+        ];
         others[1].template = true;
         others[2].kind = GuestKind::Lxc;
         others[3].pool = None;
         let census = census(&others);
-        let seen: Vec<u32> = census.workers(&pool).map(|guest| guest.vmid.get()).collect();
+        let seen: Vec<u32> = census
+            .workers(&pool)
+            .map(|guest| guest.vmid.get())
+            .collect();
         assert_eq!(seen, [100]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_list_counts_as_long_as_it_is_fresh_and_a_failure_only_for_those_who_waited() {
         let asked = Instant::now();
-        let ok = Poll { ended: asked, outcome: Ok(Arc::new(census(&[]))) };
+        let ok = Poll {
+            ended: asked,
+            outcome: Ok(Arc::new(census(&[]))),
+        };
         tokio::time::advance(Duration::from_millis(1500)).await;
         assert!(ok.answers(Freshness::Recent, Instant::now()).is_some());
-        assert!(ok.answers(Freshness::Since(asked), Instant::now()).is_some());
-        assert!(ok.answers(Freshness::Since(Instant::now()), Instant::now()).is_none(), "absence needs a newer list");
+        assert!(
+            ok.answers(Freshness::Since(asked), Instant::now())
+                .is_some()
+        );
+        assert!(
+            ok.answers(Freshness::Since(Instant::now()), Instant::now())
+                .is_none(),
+            "absence needs a newer list"
+        );
         tokio::time::advance(Duration::from_millis(600)).await;
         assert!(ok.answers(Freshness::Recent, Instant::now()).is_none());
     }

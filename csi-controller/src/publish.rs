@@ -11,8 +11,8 @@ use crate::change::{self, Applied, Way, jitter};
 use crate::disk;
 use crate::drive::{ReadOnly, Wish};
 use crate::error::{Error, VmRefusal};
-use crate::refusal::refused;
 use crate::holders::{self, Holder};
+use crate::refusal::refused;
 use crate::region::RegionContext;
 use crate::slots::{self, Attach, Attached, Picture, Real};
 use crate::validate::PublishRequest;
@@ -28,10 +28,18 @@ const STALE: u32 = 5;
 const STEPS: u32 = 32;
 
 /// Attaches the volume to the VM of the Node and to no other. Requests: 5 + one per other worker that could hold it.
-pub async fn publish(region: &RegionContext, request: &PublishRequest) -> Result<PublishContext, Error> {
+pub async fn publish(
+    region: &RegionContext,
+    request: &PublishRequest,
+) -> Result<PublishContext, Error> {
     let deadline = Instant::now() + BUDGET;
     let volume = &request.volume;
-    let policy = region.policy.storages.get(&volume.storage).cloned().unwrap_or_default();
+    let policy = region
+        .policy
+        .storages
+        .get(&volume.storage)
+        .cloned()
+        .unwrap_or_default();
     let read_only = ReadOnly::of(request.readonly);
     let wish = Wish::new(volume, &request.parameters, read_only, &policy)?;
     let vm = target(region, &request.node, deadline).await?;
@@ -44,8 +52,14 @@ pub async fn publish(region: &RegionContext, request: &PublishRequest) -> Result
     let mut work = Work::new(region, volume, &vm, deadline);
     let attached = work.converge(&wish).await?;
     if attached.read_only != request.readonly {
-        let mode = if attached.read_only { "read-only" } else { "writable" };
-        return Err(Error::Exists(format!("the volume is attached to the Node already, but {mode}")));
+        let mode = if attached.read_only {
+            "read-only"
+        } else {
+            "writable"
+        };
+        return Err(Error::Exists(format!(
+            "the volume is attached to the Node already, but {mode}"
+        )));
     }
     Ok(PublishContext {
         wwn: attached.wwn,
@@ -56,11 +70,9 @@ pub async fn publish(region: &RegionContext, request: &PublishRequest) -> Result
 
 async fn target(region: &RegionContext, node: &NodeId, deadline: Instant) -> Result<Pinned, Error> {
     let Some(wanted) = vm::wanted(region, node).await else {
-        return Err(Error::Unsupported {
-            tenant: "the Node's id is one of the former driver and does not lead to a virtual machine; restart the \
-                     node plugin on the Node so that it registers with its UUID",
-            detail: format!("{node}: no tenant kubeconfig, or its Node has no systemUUID"),
-        });
+        return Err(Error::UnknownNode(format!(
+            "{node}: an id of the former driver, and no tenant kubeconfig or no systemUUID on its Node"
+        )));
     };
     match vm::pin(region, &wanted, deadline).await? {
         Found::Vm(vm) => Ok(*vm),
@@ -74,7 +86,10 @@ fn reachable(region: &RegionContext, volume: &VolumeId, vm: &Pinned) -> Result<(
     if !region.policy.pve_nodes.contains(host) {
         return Err(Error::VmRefused {
             why: VmRefusal::Pool,
-            detail: format!("VM {} is on {host}, which the policy does not name", vm.guest.vmid),
+            detail: format!(
+                "VM {} is on {host}, which the policy does not name",
+                vm.guest.vmid
+            ),
         });
     }
     match &volume.pve_node {
@@ -113,7 +128,12 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(region: &'a RegionContext, volume: &'a VolumeId, vm: &'a Pinned, deadline: Instant) -> Self {
+    fn new(
+        region: &'a RegionContext,
+        volume: &'a VolumeId,
+        vm: &'a Pinned,
+        deadline: Instant,
+    ) -> Self {
         Self {
             region,
             volume,
@@ -134,7 +154,9 @@ impl<'a> Work<'a> {
             let memory = self.region.guests.memory(self.vm.guest.vmid, &self.vm.uuid);
             match slots::attach(&self.picture, &self.real, &memory, wish.volid()) {
                 Attach::Ask => self.ask().await?,
-                Attach::Wait => return Err(Error::RealUnknown(format!("VM {}", self.vm.guest.vmid))),
+                Attach::Wait => {
+                    return Err(Error::RealUnknown(format!("VM {}", self.vm.guest.vmid)));
+                }
                 Attach::Done(attached) => return Ok(attached),
                 Attach::Plug(slot) => self.plug(slot, wish).await?,
                 Attach::Revert(slot) => self.take_back(slot, Way::Revert).await?,
@@ -142,14 +164,20 @@ impl<'a> Work<'a> {
                 Attach::Refuse(refusal) => return Err(refused(self.vm, self.volume, &refusal)),
             }
         }
-        Err(Error::Changed(format!("VM {} does not settle", self.vm.guest.vmid)))
+        Err(Error::Changed(format!(
+            "VM {} does not settle",
+            self.vm.guest.vmid
+        )))
     }
 
     fn in_time(&self) -> Result<(), Error> {
         if Instant::now() < self.deadline {
             return Ok(());
         }
-        Err(Error::StillRunning(format!("attach to VM {} did not end in time", self.vm.guest.vmid)))
+        Err(Error::StillRunning(format!(
+            "attach to VM {} did not end in time",
+            self.vm.guest.vmid
+        )))
     }
 
     /// Asks QEMU. A disk there that the config does not explain spoils its slot: PVE would take it for the new one
@@ -162,7 +190,9 @@ impl<'a> Work<'a> {
         }
         if let Real::Running(devices) = &real {
             let known: BTreeSet<Slot> = self.picture.rows.iter().map(|row| row.slot).collect();
-            self.region.guests.poison(vmid, uuid, devices.difference(&known).copied());
+            self.region
+                .guests
+                .poison(vmid, uuid, devices.difference(&known).copied());
         }
         self.real = real;
         Ok(())
@@ -208,10 +238,15 @@ impl<'a> Work<'a> {
 
     /// Takes a slot back that does not hold what it should; it is not used again before QEMU is started anew.
     async fn take_back(&mut self, slot: Slot, way: Way) -> Result<(), Error> {
-        self.region.guests.poison(self.vm.guest.vmid, &self.vm.uuid, [slot]);
+        self.region
+            .guests
+            .poison(self.vm.guest.vmid, &self.vm.uuid, [slot]);
         if let Applied::Pending(text) = self.write(&way.change(&self.digest, &[slot])).await? {
             self.look_again().await?;
-            return Err(Error::HotplugFailed(format!("VM {}: {slot} can't be freed: {text}", self.vm.guest.vmid)));
+            return Err(Error::HotplugFailed(format!(
+                "VM {}: {slot} can't be freed: {text}",
+                self.vm.guest.vmid
+            )));
         }
         self.last_failure = format!("{slot} was {way:?}ed: the disk did not appear in QEMU");
         self.look_again().await
@@ -261,7 +296,12 @@ impl<'a> Work<'a> {
         {
             tracing::warn!(vmid = %self.vm.guest.vmid, error = %failed, "a change may still be pending");
         }
-        if may_concern_the_disk && matches!(disk::look(self.region, self.volume).await, Ok(Presence::Absent)) {
+        if may_concern_the_disk
+            && matches!(
+                disk::look(self.region, self.volume).await,
+                Ok(Presence::Absent)
+            )
+        {
             return Error::UnknownVolume;
         }
         error

@@ -39,7 +39,10 @@ pub fn refused(vm: &Pinned, volume: &VolumeId, refusal: &Refusal) -> Error {
         Refusal::NotScsi(slot) => unsupported(
             "the volume is attached to the Node's virtual machine in a way that the Node can't recognise; ask the \
              operator of Proxmox VE",
-            format!("{} is in {slot}, not on the scsi bus; detach it", volume.volid()),
+            format!(
+                "{} is in {slot}, not on the scsi bus; detach it",
+                volume.volid()
+            ),
         ),
         Refusal::NoWwn(slot) => unsupported(
             "the volume is attached to the Node's virtual machine in a way that the Node can't recognise; ask the \

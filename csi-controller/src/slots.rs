@@ -201,7 +201,10 @@ pub fn attach(picture: &Picture, real: &Real, memory: &Memory, volid: &str) -> A
             None => Attach::Refuse(Refusal::Twice(first.slot, second.slot)),
         },
     };
-    let writes = matches!(step, Attach::Plug(_) | Attach::Revert(_) | Attach::Unplug(_));
+    let writes = matches!(
+        step,
+        Attach::Plug(_) | Attach::Revert(_) | Attach::Unplug(_)
+    );
     match &picture.lock {
         Some(lock) if writes => Attach::Refuse(Refusal::Locked(lock.clone())),
         _ => step,
@@ -325,3 +328,7 @@ fn vanished(picture: &Picture, real: &Real, freed: &BTreeSet<Slot>) -> Detach {
 #[cfg(test)]
 #[path = "slots_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "slots_detach_tests.rs"]
+mod detach_tests;

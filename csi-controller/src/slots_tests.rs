@@ -1,9 +1,9 @@
 use super::*;
 
-const OURS: &str = "store1:vm-9999-pvc-1";
+pub(super) const OURS: &str = "store1:vm-9999-pvc-1";
 const WWN: &str = "0x5c42a611aadbf50e";
 
-fn slot(key: &str) -> Slot {
+pub(super) fn slot(key: &str) -> Slot {
     key.parse().unwrap()
 }
 
@@ -17,7 +17,7 @@ fn seat(volid: &str) -> Option<Seat> {
 }
 
 /// `(key, now, next)`; an empty volid is no drive.
-fn vm(rows: &[(&str, &str, &str)]) -> Picture {
+pub(super) fn vm(rows: &[(&str, &str, &str)]) -> Picture {
     Picture {
         rows: rows
             .iter()
@@ -36,7 +36,7 @@ fn vm(rows: &[(&str, &str, &str)]) -> Picture {
     }
 }
 
-fn running(keys: &[&str]) -> Real {
+pub(super) fn running(keys: &[&str]) -> Real {
     Real::Running(keys.iter().map(|key| slot(key)).collect())
 }
 
@@ -63,49 +63,132 @@ fn check_attach(rows: Vec<(&str, Picture, Real, Memory, Attach)>) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table of decisions")]
 fn attach_takes_a_slot_that_nothing_uses() {
     let root = ("scsi0", "store1:vm-104-disk-0", "store1:vm-104-disk-0");
-    let full: Vec<_> = (0..31).map(|i| (format!("scsi{i}"), format!("s:vm-9-a{i}"))).collect();
-    let full: Vec<_> = full.iter().map(|(k, v)| (k.as_str(), v.as_str(), v.as_str())).collect();
+    let full: Vec<_> = (0..31)
+        .map(|i| (format!("scsi{i}"), format!("s:vm-9-a{i}")))
+        .collect();
+    let full: Vec<_> = full
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str(), v.as_str()))
+        .collect();
     let none = Memory::default;
     check_attach(vec![
-        ("an empty VM gets the first slot after the boot disk's",
-            vm(&[root]), Real::Unasked, none(), Attach::Plug(slot("scsi1"))),
-        ("scsi0 is never given, even if it is free",
-            vm(&[]), Real::Unasked, memory(&[], 30), Attach::Plug(slot("scsi1"))),
-        ("slots go round instead of being used again at once",
-            vm(&[root]), Real::Unasked, memory(&[], 4), Attach::Plug(slot("scsi5"))),
-        ("a slot with another disk is left alone",
-            vm(&[root, ("scsi1", "store1:vm-9999-pvc-10", "store1:vm-9999-pvc-10")]), Real::Unasked, none(), Attach::Plug(slot("scsi2"))),
-        ("a slot that is only pending is taken",
-            vm(&[root, ("scsi1", "", "store1:vm-9999-pvc-2")]), Real::Unasked, none(), Attach::Plug(slot("scsi2"))),
-        ("a slot whose deletion is pending is taken",
-            vm(&[root, ("scsi1", "store1:vm-9999-pvc-2", "")]), Real::Unasked, none(), Attach::Plug(slot("scsi2"))),
-        ("a slot that only QEMU knows is taken",
-            vm(&[root]), running(&["scsi0", "scsi1"]), none(), Attach::Plug(slot("scsi2"))),
-        ("a slot that a failed plug spoiled is skipped",
-            vm(&[root]), Real::Unasked, memory(&["scsi1", "scsi2"], 0), Attach::Plug(slot("scsi3"))),
-        ("31 used slots leave none",
-            vm(&full), Real::Unasked, none(), Attach::Refuse(Refusal::NoFreeSlot)),
-        ("spoiled slots count as used only while the same QEMU runs",
-            vm(&full[..30]), Real::Unasked, memory(&["scsi30"], 0), Attach::Ask),
-        ("spoiled slots of a running QEMU are never given",
-            vm(&full[..30]), running(&[]), memory(&["scsi30"], 0), Attach::Refuse(Refusal::NoFreeSlot)),
-        ("one free slot among 31 is found",
-            vm(&full[..30]), Real::Unasked, memory(&[], 7), Attach::Plug(slot("scsi30"))),
+        (
+            "an empty VM gets the first slot after the boot disk's",
+            vm(&[root]),
+            Real::Unasked,
+            none(),
+            Attach::Plug(slot("scsi1")),
+        ),
+        (
+            "scsi0 is never given, even if it is free",
+            vm(&[]),
+            Real::Unasked,
+            memory(&[], 30),
+            Attach::Plug(slot("scsi1")),
+        ),
+        (
+            "slots go round instead of being used again at once",
+            vm(&[root]),
+            Real::Unasked,
+            memory(&[], 4),
+            Attach::Plug(slot("scsi5")),
+        ),
+        (
+            "a slot with another disk is left alone",
+            vm(&[
+                root,
+                ("scsi1", "store1:vm-9999-pvc-10", "store1:vm-9999-pvc-10"),
+            ]),
+            Real::Unasked,
+            none(),
+            Attach::Plug(slot("scsi2")),
+        ),
+        (
+            "a slot that is only pending is taken",
+            vm(&[root, ("scsi1", "", "store1:vm-9999-pvc-2")]),
+            Real::Unasked,
+            none(),
+            Attach::Plug(slot("scsi2")),
+        ),
+        (
+            "a slot whose deletion is pending is taken",
+            vm(&[root, ("scsi1", "store1:vm-9999-pvc-2", "")]),
+            Real::Unasked,
+            none(),
+            Attach::Plug(slot("scsi2")),
+        ),
+        (
+            "a slot that only QEMU knows is taken",
+            vm(&[root]),
+            running(&["scsi0", "scsi1"]),
+            none(),
+            Attach::Plug(slot("scsi2")),
+        ),
+        (
+            "a slot that a failed plug spoiled is skipped",
+            vm(&[root]),
+            Real::Unasked,
+            memory(&["scsi1", "scsi2"], 0),
+            Attach::Plug(slot("scsi3")),
+        ),
+        (
+            "31 used slots leave none",
+            vm(&full),
+            Real::Unasked,
+            none(),
+            Attach::Refuse(Refusal::NoFreeSlot),
+        ),
+        (
+            "spoiled slots count as used only while the same QEMU runs",
+            vm(&full[..30]),
+            Real::Unasked,
+            memory(&["scsi30"], 0),
+            Attach::Ask,
+        ),
+        (
+            "spoiled slots of a running QEMU are never given",
+            vm(&full[..30]),
+            running(&[]),
+            memory(&["scsi30"], 0),
+            Attach::Refuse(Refusal::NoFreeSlot),
+        ),
+        (
+            "one free slot among 31 is found",
+            vm(&full[..30]),
+            Real::Unasked,
+            memory(&[], 7),
+            Attach::Plug(slot("scsi30")),
+        ),
     ]);
 }
 
 #[test]
 fn attach_compares_whole_volume_names() {
-    for other in ["store1:vm-9999-pvc-10", "store2:vm-9999-pvc-1", "store1:vm-9999-pvc-1.qcow2", "store1:vm-999-pvc-1"] {
+    for other in [
+        "store1:vm-9999-pvc-10",
+        "store2:vm-9999-pvc-1",
+        "store1:vm-9999-pvc-1.qcow2",
+        "store1:vm-999-pvc-1",
+    ] {
         let picture = vm(&[("scsi1", other, other)]);
-        assert_eq!(attach(&picture, &Real::Unasked, &Memory::default(), OURS), Attach::Plug(slot("scsi2")), "{other}");
-        assert_eq!(detach(&picture, &Real::Stopped, &BTreeSet::new(), OURS), Detach::Done, "{other}");
+        assert_eq!(
+            attach(&picture, &Real::Unasked, &Memory::default(), OURS),
+            Attach::Plug(slot("scsi2")),
+            "{other}"
+        );
+        assert_eq!(
+            detach(&picture, &Real::Stopped, &BTreeSet::new(), OURS),
+            Detach::Done,
+            "{other}"
+        );
     }
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table of decisions")]
 fn attach_refuses_before_it_writes() {
     let none = Memory::default;
     let with = |change: fn(&mut Picture)| {
@@ -115,28 +198,83 @@ fn attach_refuses_before_it_writes() {
     };
     let refuse = Attach::Refuse;
     check_attach(vec![
-        ("a locked VM is not written to",
-            with(|p| p.lock = Some("migrate".to_owned())), Real::Unasked, none(), refuse(Refusal::Locked("migrate".to_owned()))),
-        ("a template gets no disk",
-            with(|p| p.template = true), Real::Unasked, none(), refuse(Refusal::Template)),
-        ("a controller that is not virtio-scsi is refused",
-            with(|p| p.controller = Controller::Other("lsi".to_owned())), Real::Unasked, none(), refuse(Refusal::Controller("lsi".to_owned()))),
-        ("without disk hotplug it matters whether the VM runs",
-            with(|p| p.hotplug = false), Real::Unasked, none(), Attach::Ask),
-        ("a running VM without disk hotplug is refused",
-            with(|p| p.hotplug = false), running(&[]), none(), refuse(Refusal::HotplugOff)),
-        ("a VM without disk hotplug whose QEMU is silent is refused",
-            with(|p| p.hotplug = false), Real::Silent, none(), refuse(Refusal::HotplugOff)),
-        ("a stopped VM needs no hotplug",
-            with(|p| p.hotplug = false), Real::Stopped, none(), Attach::Plug(slot("scsi1"))),
-        ("the boot disk is no volume",
-            vm(&[("scsi0", OURS, OURS)]), Real::Unasked, none(), refuse(Refusal::BootDisk(slot("scsi0")))),
-        ("the boot disk in a second slot is still the boot disk",
-            vm(&[("scsi1", OURS, OURS), ("scsi0", OURS, OURS)]), Real::Unasked, none(), refuse(Refusal::BootDisk(slot("scsi0")))),
-        ("the same disk in two slots is refused",
-            vm(&[("scsi1", OURS, OURS), ("scsi2", OURS, OURS)]), Real::Unasked, none(), refuse(Refusal::Twice(slot("scsi1"), slot("scsi2")))),
-        ("a disk on another bus is refused, not attached again",
-            vm(&[("virtio1", OURS, OURS)]), Real::Unasked, none(), refuse(Refusal::NotScsi(slot("virtio1")))),
+        (
+            "a locked VM is not written to",
+            with(|p| p.lock = Some("migrate".to_owned())),
+            Real::Unasked,
+            none(),
+            refuse(Refusal::Locked("migrate".to_owned())),
+        ),
+        (
+            "a template gets no disk",
+            with(|p| p.template = true),
+            Real::Unasked,
+            none(),
+            refuse(Refusal::Template),
+        ),
+        (
+            "a controller that is not virtio-scsi is refused",
+            with(|p| p.controller = Controller::Other("lsi".to_owned())),
+            Real::Unasked,
+            none(),
+            refuse(Refusal::Controller("lsi".to_owned())),
+        ),
+        (
+            "without disk hotplug it matters whether the VM runs",
+            with(|p| p.hotplug = false),
+            Real::Unasked,
+            none(),
+            Attach::Ask,
+        ),
+        (
+            "a running VM without disk hotplug is refused",
+            with(|p| p.hotplug = false),
+            running(&[]),
+            none(),
+            refuse(Refusal::HotplugOff),
+        ),
+        (
+            "a VM without disk hotplug whose QEMU is silent is refused",
+            with(|p| p.hotplug = false),
+            Real::Silent,
+            none(),
+            refuse(Refusal::HotplugOff),
+        ),
+        (
+            "a stopped VM needs no hotplug",
+            with(|p| p.hotplug = false),
+            Real::Stopped,
+            none(),
+            Attach::Plug(slot("scsi1")),
+        ),
+        (
+            "the boot disk is no volume",
+            vm(&[("scsi0", OURS, OURS)]),
+            Real::Unasked,
+            none(),
+            refuse(Refusal::BootDisk(slot("scsi0"))),
+        ),
+        (
+            "the boot disk in a second slot is still the boot disk",
+            vm(&[("scsi1", OURS, OURS), ("scsi0", OURS, OURS)]),
+            Real::Unasked,
+            none(),
+            refuse(Refusal::BootDisk(slot("scsi0"))),
+        ),
+        (
+            "the same disk in two slots is refused",
+            vm(&[("scsi1", OURS, OURS), ("scsi2", OURS, OURS)]),
+            Real::Unasked,
+            none(),
+            refuse(Refusal::Twice(slot("scsi1"), slot("scsi2"))),
+        ),
+        (
+            "a disk on another bus is refused, not attached again",
+            vm(&[("virtio1", OURS, OURS)]),
+            Real::Unasked,
+            none(),
+            refuse(Refusal::NotScsi(slot("virtio1"))),
+        ),
     ]);
 }
 
@@ -149,12 +287,48 @@ fn attach_is_done_when_config_qemu_and_wwn_agree() {
     let mut locked = held();
     locked.lock = Some("backup".to_owned());
     check_attach(vec![
-        ("what the config says is not believed before QEMU is asked", held(), Real::Unasked, none(), Attach::Ask),
-        ("an attached disk is reported where it is", held(), running(&["scsi0", "scsi3"]), none(), done("scsi3")),
-        ("a stopped VM's config is the truth", held(), Real::Stopped, none(), done("scsi3")),
-        ("a silent QEMU is waited for", held(), Real::Silent, none(), Attach::Wait),
-        ("a lock is no obstacle where nothing has to be written", locked, running(&["scsi3"]), none(), done("scsi3")),
-        ("a drive without WWN can't be proved in the guest", nameless, running(&["scsi3"]), none(), Attach::Refuse(Refusal::NoWwn(slot("scsi3")))),
+        (
+            "what the config says is not believed before QEMU is asked",
+            held(),
+            Real::Unasked,
+            none(),
+            Attach::Ask,
+        ),
+        (
+            "an attached disk is reported where it is",
+            held(),
+            running(&["scsi0", "scsi3"]),
+            none(),
+            done("scsi3"),
+        ),
+        (
+            "a stopped VM's config is the truth",
+            held(),
+            Real::Stopped,
+            none(),
+            done("scsi3"),
+        ),
+        (
+            "a silent QEMU is waited for",
+            held(),
+            Real::Silent,
+            none(),
+            Attach::Wait,
+        ),
+        (
+            "a lock is no obstacle where nothing has to be written",
+            locked,
+            running(&["scsi3"]),
+            none(),
+            done("scsi3"),
+        ),
+        (
+            "a drive without WWN can't be proved in the guest",
+            nameless,
+            running(&["scsi3"]),
+            none(),
+            Attach::Refuse(Refusal::NoWwn(slot("scsi3"))),
+        ),
     ]);
 }
 
@@ -162,19 +336,55 @@ fn attach_is_done_when_config_qemu_and_wwn_agree() {
 fn attach_repairs_what_went_half_way() {
     let none = Memory::default;
     check_attach(vec![
-        ("config has it and QEMU has not: it is taken out first",
-            vm(&[("scsi2", OURS, OURS)]), running(&["scsi0"]), none(), Attach::Unplug(slot("scsi2"))),
-        ("a plug that failed and stayed pending is taken back",
-            vm(&[("scsi2", "", OURS)]), Real::Unasked, none(), Attach::Revert(slot("scsi2"))),
-        ("a pending eviction of another disk is taken back",
-            vm(&[("scsi2", "store1:vm-9999-pvc-2", OURS)]), Real::Unasked, none(), Attach::Revert(slot("scsi2"))),
-        ("a pending second seat is taken back before anything else",
-            vm(&[("scsi1", OURS, OURS), ("scsi2", "", OURS)]), Real::Unasked, none(), Attach::Revert(slot("scsi2"))),
-        ("an open deletion of a disk that QEMU still has is taken back",
-            vm(&[("scsi2", OURS, "")]), running(&["scsi2"]), none(), Attach::Revert(slot("scsi2"))),
-        ("an open deletion of a disk that QEMU has lost is completed",
-            vm(&[("scsi2", OURS, "")]), running(&[]), none(), Attach::Unplug(slot("scsi2"))),
-        ("an open deletion needs QEMU's word", vm(&[("scsi2", OURS, "")]), Real::Unasked, none(), Attach::Ask),
+        (
+            "config has it and QEMU has not: it is taken out first",
+            vm(&[("scsi2", OURS, OURS)]),
+            running(&["scsi0"]),
+            none(),
+            Attach::Unplug(slot("scsi2")),
+        ),
+        (
+            "a plug that failed and stayed pending is taken back",
+            vm(&[("scsi2", "", OURS)]),
+            Real::Unasked,
+            none(),
+            Attach::Revert(slot("scsi2")),
+        ),
+        (
+            "a pending eviction of another disk is taken back",
+            vm(&[("scsi2", "store1:vm-9999-pvc-2", OURS)]),
+            Real::Unasked,
+            none(),
+            Attach::Revert(slot("scsi2")),
+        ),
+        (
+            "a pending second seat is taken back before anything else",
+            vm(&[("scsi1", OURS, OURS), ("scsi2", "", OURS)]),
+            Real::Unasked,
+            none(),
+            Attach::Revert(slot("scsi2")),
+        ),
+        (
+            "an open deletion of a disk that QEMU still has is taken back",
+            vm(&[("scsi2", OURS, "")]),
+            running(&["scsi2"]),
+            none(),
+            Attach::Revert(slot("scsi2")),
+        ),
+        (
+            "an open deletion of a disk that QEMU has lost is completed",
+            vm(&[("scsi2", OURS, "")]),
+            running(&[]),
+            none(),
+            Attach::Unplug(slot("scsi2")),
+        ),
+        (
+            "an open deletion needs QEMU's word",
+            vm(&[("scsi2", OURS, "")]),
+            Real::Unasked,
+            none(),
+            Attach::Ask,
+        ),
     ]);
     let mut locked = vm(&[("scsi2", "", OURS)]);
     locked.lock = Some("snapshot".to_owned());
@@ -183,44 +393,4 @@ fn attach_repairs_what_went_half_way() {
         Attach::Refuse(Refusal::Locked("snapshot".to_owned())),
         "a repair waits for the lock"
     );
-}
-
-#[test]
-fn detach_ends_when_neither_config_nor_qemu_has_the_disk() {
-    let other = ("scsi1", "store1:vm-9999-pvc-10", "store1:vm-9999-pvc-10");
-    let freed = |keys: &[&str]| -> BTreeSet<Slot> { keys.iter().map(|key| slot(key)).collect() };
-    let rows = [
-        ("absence in the config is checked in QEMU", vm(&[other]), Real::Unasked, freed(&[]), Detach::Ask),
-        ("nothing anywhere is done", vm(&[other]), running(&["scsi1"]), freed(&[]), Detach::Done),
-        ("a stopped VM's config is the truth", vm(&[other]), Real::Stopped, freed(&["scsi2"]), Detach::Done),
-        ("a silent QEMU is waited for", vm(&[]), Real::Silent, freed(&["scsi2"]), Detach::Wait),
-        ("QEMU still has the slot that was deleted", vm(&[]), running(&["scsi2"]), freed(&["scsi2"]), Detach::Refuse(Refusal::Orphan(slot("scsi2")))),
-        ("a disk that only QEMU knows may be ours", vm(&[other]), running(&["scsi1", "scsi4"]), freed(&[]), Detach::Refuse(Refusal::Orphan(slot("scsi4")))),
-        ("once our slot is known, other left-overs don't matter", vm(&[]), running(&["scsi4"]), freed(&["scsi2"]), Detach::Done),
-        ("a disk in the config is deleted", vm(&[other, ("scsi2", OURS, OURS)]), Real::Unasked, freed(&[]), Detach::Unplug(vec![slot("scsi2")])),
-        ("a disk on the virtio bus is deleted too", vm(&[("virtio3", OURS, OURS)]), Real::Unasked, freed(&[]), Detach::Unplug(vec![slot("virtio3")])),
-        ("an open deletion is not the end", vm(&[("scsi2", OURS, "")]), running(&["scsi2"]), freed(&["scsi2"]), Detach::Unplug(vec![slot("scsi2")])),
-        ("a pending attach is taken back", vm(&[("scsi2", "", OURS)]), Real::Unasked, freed(&[]), Detach::Revert(vec![slot("scsi2")])),
-        ("a pending eviction of another disk is taken back, not deleted", vm(&[("scsi2", "s:vm-9-x", OURS)]), Real::Unasked, freed(&[]), Detach::Revert(vec![slot("scsi2")])),
-        ("all its slots go", vm(&[("scsi2", OURS, OURS), ("scsi5", OURS, OURS)]), Real::Unasked, freed(&[]), Detach::Unplug(vec![slot("scsi2"), slot("scsi5")])),
-        ("the boot disk stays", vm(&[("scsi0", OURS, OURS)]), Real::Unasked, freed(&[]), Detach::Refuse(Refusal::BootDisk(slot("scsi0")))),
-        ("a disk that can't be unplugged while the VM runs is asked about", vm(&[("sata1", OURS, OURS)]), Real::Unasked, freed(&[]), Detach::Ask),
-        ("and refused while it runs", vm(&[("sata1", OURS, OURS)]), running(&["sata1"]), freed(&[]), Detach::Refuse(Refusal::HotplugOff)),
-        ("and deleted when it is stopped", vm(&[("sata1", OURS, OURS)]), Real::Stopped, freed(&[]), Detach::Unplug(vec![slot("sata1")])),
-    ];
-    for (sentence, picture, real, freed, wanted) in rows {
-        assert_eq!(detach(&picture, &real, &freed, OURS), wanted, "{sentence}");
-    }
-}
-
-#[test]
-fn detach_refuses_a_locked_vm_and_one_without_hotplug() {
-    let mut picture = vm(&[("scsi2", OURS, OURS)]);
-    picture.hotplug = false;
-    let decide = |picture: &Picture, real| detach(picture, &real, &BTreeSet::new(), OURS);
-    assert_eq!(decide(&picture, Real::Unasked), Detach::Ask);
-    assert_eq!(decide(&picture, running(&["scsi2"])), Detach::Refuse(Refusal::HotplugOff));
-    assert_eq!(decide(&picture, Real::Stopped), Detach::Unplug(vec![slot("scsi2")]));
-    picture.lock = Some("backup".to_owned());
-    assert_eq!(decide(&picture, Real::Stopped), Detach::Refuse(Refusal::Locked("backup".to_owned())));
 }

@@ -61,12 +61,19 @@ async fn detach(region: &RegionContext, request: &UnpublishRequest) -> Result<()
     };
     match (vm::wanted(region, node).await, node) {
         (Some(wanted), _) => from_vm(region, volume, &wanted, deadline).await,
-        (None, NodeId::Former { name, vmid }) => from_named(region, volume, (name, *vmid), deadline).await,
+        (None, NodeId::Former { name, vmid }) => {
+            from_named(region, volume, (name, *vmid), deadline).await
+        }
         (None, NodeId::Vm { .. }) => Err(Error::UnknownNode(node.to_string())),
     }
 }
 
-async fn from_vm(region: &RegionContext, volume: &VolumeId, wanted: &Wanted, deadline: Instant) -> Result<(), Error> {
+async fn from_vm(
+    region: &RegionContext,
+    volume: &VolumeId,
+    wanted: &Wanted,
+    deadline: Instant,
+) -> Result<(), Error> {
     match vm::pin(region, wanted, deadline).await? {
         Found::Vm(vm) => Work::new(region, volume, &vm, deadline).converge().await,
         Found::Missing(missing) => ended(region, wanted, &missing).await,
@@ -93,7 +100,10 @@ async fn from_holder(
     deadline: Instant,
 ) -> Result<(), Error> {
     let Some(uuid) = holder.uuid.clone() else {
-        return Err(Error::InUse(format!("{}, and has no SMBIOS UUID by which it could be proved", holder.describe())));
+        return Err(Error::InUse(format!(
+            "{}, and has no SMBIOS UUID by which it could be proved",
+            holder.describe()
+        )));
     };
     let wanted = Wanted {
         uuid,
@@ -160,7 +170,12 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(region: &'a RegionContext, volume: &'a VolumeId, vm: &'a Pinned, deadline: Instant) -> Self {
+    fn new(
+        region: &'a RegionContext,
+        volume: &'a VolumeId,
+        vm: &'a Pinned,
+        deadline: Instant,
+    ) -> Self {
         Self {
             region,
             volume,
@@ -179,13 +194,20 @@ impl<'a> Work<'a> {
         let volid = self.volume.volid();
         for _ in 0..STEPS {
             if Instant::now() >= self.deadline {
-                return Err(Error::StillRunning(format!("detach from VM {} did not end in time", self.vm.guest.vmid)));
+                return Err(Error::StillRunning(format!(
+                    "detach from VM {} did not end in time",
+                    self.vm.guest.vmid
+                )));
             }
             match slots::detach(&self.picture, &self.real, &self.freed, &volid) {
                 Detach::Ask => self.ask().await?,
-                Detach::Wait => return Err(Error::RealUnknown(format!("VM {}", self.vm.guest.vmid))),
+                Detach::Wait => {
+                    return Err(Error::RealUnknown(format!("VM {}", self.vm.guest.vmid)));
+                }
                 Detach::Done => {
-                    self.region.guests.forgive(self.vm.guest.vmid, &self.vm.uuid);
+                    self.region
+                        .guests
+                        .forgive(self.vm.guest.vmid, &self.vm.uuid);
                     return Ok(());
                 }
                 Detach::Revert(slots) => self.revert(&slots).await?,
@@ -193,13 +215,18 @@ impl<'a> Work<'a> {
                 Detach::Refuse(refusal) => return Err(refused(self.vm, self.volume, &refusal)),
             }
         }
-        Err(Error::Changed(format!("VM {} does not settle", self.vm.guest.vmid)))
+        Err(Error::Changed(format!(
+            "VM {} does not settle",
+            self.vm.guest.vmid
+        )))
     }
 
     async fn ask(&mut self) -> Result<(), Error> {
         let (real, process) = change::real(self.region, &self.vm.at(), self.deadline).await?;
         if real != Real::Silent {
-            self.region.guests.saw(self.vm.guest.vmid, &self.vm.uuid, process);
+            self.region
+                .guests
+                .saw(self.vm.guest.vmid, &self.vm.uuid, process);
         }
         self.real = real;
         Ok(())
@@ -224,19 +251,26 @@ impl<'a> Work<'a> {
     }
 
     async fn revert(&mut self, slots: &[Slot]) -> Result<(), Error> {
-        self.region.guests.poison(self.vm.guest.vmid, &self.vm.uuid, slots.iter().copied());
+        self.region
+            .guests
+            .poison(self.vm.guest.vmid, &self.vm.uuid, slots.iter().copied());
         let change = Way::Revert.change(&self.digest, slots);
         match change::apply(self.region, &self.vm.at(), &change, self.deadline).await? {
             Applied::Done => self.look_again().await,
             Applied::Stale => self.stale().await,
-            Applied::Pending(text) => Err(Error::GuestBusy(format!("VM {}: {text}", self.vm.guest.vmid))),
+            Applied::Pending(text) => Err(Error::GuestBusy(format!(
+                "VM {}: {text}",
+                self.vm.guest.vmid
+            ))),
         }
     }
 
     async fn unplug(&mut self, slots: &[Slot]) -> Result<(), Error> {
         let (vmid, uuid) = (self.vm.guest.vmid, &self.vm.uuid);
         if self.region.guests.paused(vmid, uuid) {
-            return Err(Error::GuestBusy(format!("VM {vmid} is left in peace for some seconds after it was busy")));
+            return Err(Error::GuestBusy(format!(
+                "VM {vmid} is left in peace for some seconds after it was busy"
+            )));
         }
         if self.unplugs >= UNPLUGS {
             return Err(self.busy("the deletion stays pending"));
@@ -281,7 +315,8 @@ impl<'a> Work<'a> {
     /// looked at once before the task is asked, since that look is due anyway.
     async fn delete(&mut self, slots: &[Slot]) -> Result<Applied, Error> {
         let change = Way::Delete.change(&self.digest, slots);
-        let flight = match change::begin(self.region, &self.vm.at(), &change, self.deadline).await? {
+        let flight = match change::begin(self.region, &self.vm.at(), &change, self.deadline).await?
+        {
             Begun::Ended(applied) => return Ok(applied),
             Begun::Running(flight) => flight,
         };

@@ -90,7 +90,11 @@ pub async fn wanted(region: &RegionContext, node: &NodeId) -> Option<Wanted> {
 }
 
 /// Finds the VM, locks it, reads it and proves it.
-pub async fn pin(region: &RegionContext, wanted: &Wanted, deadline: Instant) -> Result<Found, Error> {
+pub async fn pin(
+    region: &RegionContext,
+    wanted: &Wanted,
+    deadline: Instant,
+) -> Result<Found, Error> {
     let mut search = Search {
         region,
         uuid: &wanted.uuid,
@@ -101,7 +105,10 @@ pub async fn pin(region: &RegionContext, wanted: &Wanted, deadline: Instant) -> 
     };
     for _ in 0..TRIES {
         if Instant::now() >= deadline {
-            return Err(Error::StillRunning(format!("the search for the VM of {}", wanted.uuid)));
+            return Err(Error::StillRunning(format!(
+                "the search for the VM of {}",
+                wanted.uuid
+            )));
         }
         let census = region.inventory.vms(search.freshness).await?;
         let Some(guest) = search.candidate(&census).await? else {
@@ -115,7 +122,10 @@ pub async fn pin(region: &RegionContext, wanted: &Wanted, deadline: Instant) -> 
             return Ok(Found::Vm(Box::new(pinned)));
         }
     }
-    Err(Error::Changed(format!("the VM of {} moves or is being replaced", wanted.uuid)))
+    Err(Error::Changed(format!(
+        "the VM of {} moves or is being replaced",
+        wanted.uuid
+    )))
 }
 
 struct Search<'a> {
@@ -138,11 +148,15 @@ impl Search<'_> {
             self.stranger = true;
             self.hint = None;
         }
-        let listed = |vmids: BTreeSet<VmId>| vmids.into_iter().find_map(|vmid| census.get(vmid).cloned());
+        let listed =
+            |vmids: BTreeSet<VmId>| vmids.into_iter().find_map(|vmid| census.get(vmid).cloned());
         if let Some(guest) = listed(self.region.inventory.having(self.uuid)) {
             return Ok(Some(guest));
         }
-        let virtual_machines = census.guests.values().filter(|guest| guest.kind == GuestKind::Qemu);
+        let virtual_machines = census
+            .guests
+            .values()
+            .filter(|guest| guest.kind == GuestKind::Qemu);
         let unread = self.region.inventory.unread(virtual_machines);
         let mut unreadable = None;
         for (guest, read) in holders::read(self.region, unread).await {
@@ -164,7 +178,12 @@ impl Search<'_> {
     }
 
     /// Reads the candidate under its lock. None: it is not the one, or no longer there.
-    async fn prove(&mut self, census: &Census, guest: VmEntry, deadline: Instant) -> Result<Option<Pinned>, Error> {
+    async fn prove(
+        &mut self,
+        census: &Census,
+        guest: VmEntry,
+        deadline: Instant,
+    ) -> Result<Option<Pinned>, Error> {
         let lock = self.region.guests.lock_vm(guest.vmid, deadline).await?;
         let pending = match self.region.client.vm_pending(&at(&guest)).await {
             Ok(pending) => pending,
@@ -172,7 +191,12 @@ impl Search<'_> {
                 self.freshness = Freshness::Since(Instant::now());
                 return Ok(None);
             }
-            Err(source) => return Err(Error::Pve { doing: READING, source }),
+            Err(source) => {
+                return Err(Error::Pve {
+                    doing: READING,
+                    source,
+                });
+            }
         };
         let uuid = pending.smbios_uuid();
         self.region.inventory.note(&guest, uuid.clone());
@@ -197,13 +221,16 @@ impl Search<'_> {
     /// Whether the list may be older than what the VM went through: it moved or ended, or was taken from our sight.
     fn outdated(&self, error: &ApiError) -> bool {
         let recent = self.freshness == Freshness::Recent;
-        error.kind == ErrorKind::Absent || (recent && matches!(error.kind, ErrorKind::PermissionDenied { .. }))
+        error.kind == ErrorKind::Absent
+            || (recent && matches!(error.kind, ErrorKind::PermissionDenied { .. }))
     }
 
     /// No other VM has the UUID, as far as they were read; those that had it are read again.
     async fn alone(&self, census: &Census, guest: &VmEntry) -> Result<(), Error> {
         let others = self.region.inventory.having(self.uuid).into_iter();
-        let others = others.filter(|vmid| *vmid != guest.vmid).filter_map(|vmid| census.get(vmid).cloned());
+        let others = others
+            .filter(|vmid| *vmid != guest.vmid)
+            .filter_map(|vmid| census.get(vmid).cloned());
         for (_, read) in holders::read(self.region, others.collect()).await {
             read.map_err(Error::pve("reading a VM that had the same UUID"))?;
         }
@@ -243,12 +270,18 @@ fn admit(policy: &RegionPolicy, guest: &VmEntry, pending: &VmPending) -> Result<
     match &guest.pool {
         Some(pool) if *pool == policy.pool => {}
         Some(pool) => {
-            return refuse(VmRefusal::Pool, format!("VM {vmid} is in pool {pool}, not in {}", policy.pool));
+            return refuse(
+                VmRefusal::Pool,
+                format!("VM {vmid} is in pool {pool}, not in {}", policy.pool),
+            );
         }
         None => {
             return refuse(
                 VmRefusal::Pool,
-                format!("VM {vmid} is in no pool, or the token lacks Pool.Audit on /pool/{}", policy.pool),
+                format!(
+                    "VM {vmid} is in no pool, or the token lacks Pool.Audit on /pool/{}",
+                    policy.pool
+                ),
             );
         }
     }
@@ -256,7 +289,10 @@ fn admit(policy: &RegionPolicy, guest: &VmEntry, pending: &VmPending) -> Result<
         return refuse(VmRefusal::Template, format!("VM {vmid} is a template"));
     }
     if policy.is_owner(vmid) {
-        return refuse(VmRefusal::Owner, format!("VM {vmid} has the number that disks are owned by"));
+        return refuse(
+            VmRefusal::Owner,
+            format!("VM {vmid} has the number that disks are owned by"),
+        );
     }
     Ok(())
 }
@@ -292,7 +328,9 @@ pub fn picture(pending: &VmPending) -> Picture {
 /// `boot: order=scsi0;net0`, and `bootdisk: scsi0` of older configs (`QemuServer.pm` `bootorder_from_legacy`).
 fn boot_disks(pending: &VmPending) -> BTreeSet<Slot> {
     let order = pending.current("boot").unwrap_or_default();
-    let order = order.split(',').filter_map(|part| part.strip_prefix("order="));
+    let order = order
+        .split(',')
+        .filter_map(|part| part.strip_prefix("order="));
     order
         .flat_map(|devices| devices.split(';'))
         .chain(pending.current("bootdisk"))

@@ -18,15 +18,27 @@ async fn costs(others: u32, (storage, zone): (&str, Option<&str>)) {
     tokio::time::sleep(FORGOTTEN).await;
     let (answer, requests) = world.counted(caller.publish(&volume, 200)).await;
     answer.unwrap();
-    assert!(requests <= most, "attach: {requests} > {most}: {:?}", world.sim.request_counts());
+    assert!(
+        requests <= most,
+        "attach: {requests} > {most}: {:?}",
+        world.sim.request_counts()
+    );
     tokio::time::sleep(FORGOTTEN).await;
     let (answer, requests) = world.counted(caller.publish(&volume, 200)).await;
     answer.unwrap();
-    assert!(requests < most, "attached already: {requests}: {:?}", world.sim.request_counts());
+    assert!(
+        requests < most,
+        "attached already: {requests}: {:?}",
+        world.sim.request_counts()
+    );
     tokio::time::sleep(FORGOTTEN).await;
     let (answer, requests) = world.counted(caller.unpublish(&volume, 200)).await;
     answer.unwrap();
-    assert!(requests <= 5, "detach: {requests}: {:?}", world.sim.request_counts());
+    assert!(
+        requests <= 5,
+        "detach: {requests}: {:?}",
+        world.sim.request_counts()
+    );
     assert!(Truth::of(&world.sim).holders(&volume).is_empty());
 }
 
@@ -48,7 +60,9 @@ async fn with_a_hundred_other_workers() {
 /// A local volume asks the VMs of its own host only.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_local_volume_does_not_ask_other_hosts() {
-    let workers: Vec<(u32, &str)> = (0..20).map(|n| (200 + n, if n == 0 { "pve1" } else { "pve2" })).collect();
+    let workers: Vec<(u32, &str)> = (0..20)
+        .map(|n| (200 + n, if n == 0 { "pve1" } else { "pve2" }))
+        .collect();
     let world = World::start(tenant(&workers)).await.unwrap();
     let caller = world.caller();
     let volume = caller.create("pvc-1", FILES, Some("pve1")).await.unwrap();
@@ -64,7 +78,12 @@ async fn the_list_of_guests_is_asked_for_once_whoever_needs_it() {
     let caller = world.caller();
     let mut volumes = Vec::new();
     for number in 0..10 {
-        volumes.push(caller.create(&format!("pvc-{number}"), FILES, Some("pve1")).await.unwrap());
+        volumes.push(
+            caller
+                .create(&format!("pvc-{number}"), FILES, Some("pve1"))
+                .await
+                .unwrap(),
+        );
     }
     tokio::time::sleep(FORGOTTEN).await;
     world.sim.clear_requests();
@@ -72,14 +91,24 @@ async fn the_list_of_guests_is_asked_for_once_whoever_needs_it() {
     for answer in futures_util::future::join_all(all).await {
         answer.unwrap();
     }
-    let lists = world.sim.request_counts().remove("GET /cluster/resources").unwrap_or_default();
-    assert!(lists <= 2, "{lists} lists for ten attaches: {:?}", world.sim.request_counts());
+    let lists = world
+        .sim
+        .request_counts()
+        .remove("GET /cluster/resources")
+        .unwrap_or_default();
+    assert!(
+        lists <= 2,
+        "{lists} lists for ten attaches: {:?}",
+        world.sim.request_counts()
+    );
 }
 
 /// PVE's own time for an unplug, 2.1 s, is longer than it may hold a worker for us.
 #[tokio::test(flavor = "multi_thread")]
 async fn attach_and_detach_at_the_pace_of_a_real_pve_keep_to_their_numbers() {
-    let world = World::start(tenant(&[(101, "pve1")]).timing(Timing::REAL)).await.unwrap();
+    let world = World::start(tenant(&[(101, "pve1")]).timing(Timing::REAL))
+        .await
+        .unwrap();
     let caller = world.caller();
     let volume = caller.create("pvc-1", FILES, Some("pve1")).await.unwrap();
     tokio::time::sleep(FORGOTTEN).await;
@@ -91,5 +120,9 @@ async fn attach_and_detach_at_the_pace_of_a_real_pve_keep_to_their_numbers() {
     let (answer, requests) = world.counted(caller.unpublish(&volume, 101)).await;
     answer.unwrap();
     assert!(requests <= 5, "detach: {:?}", world.sim.request_counts());
-    assert!(begun.elapsed() < FORGOTTEN + Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < FORGOTTEN + Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
 }

