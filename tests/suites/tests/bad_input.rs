@@ -1,6 +1,12 @@
 //! Bad input to the RPCs that name a volume: a clear code and message, nothing of other guests or of PVE in it, and PVE
 //! untouched.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::too_many_lines,
+    reason = "tests fail by panics, and a table is as long as it is"
+)]
+
 use std::collections::HashMap;
 
 use csi_proto::csi::v1::{
@@ -149,6 +155,15 @@ fn secret() -> HashMap<String, String> {
 /// Only PVE's answer to the write can tell.
 const ABSENT: &str = "a volume that is not there";
 
+const NODE: &[Code] = &[
+    NotFound,
+    PermissionDenied,
+    InvalidArgument,
+    Code::Unavailable,
+    FailedPrecondition,
+];
+const BAD: &[Code] = &[InvalidArgument];
+
 type PublishRow = (
     &'static str,
     ControllerPublishVolumeRequest,
@@ -156,7 +171,6 @@ type PublishRow = (
 );
 
 fn bad_publishes(volume: &str) -> Vec<PublishRow> {
-    const BAD: &[Code] = &[InvalidArgument];
     let good = || publish_request(volume, &node_id(101), mount_capability());
     let to = |node_id: &str| publish_request(volume, node_id, mount_capability());
     let with = |change: fn(&mut ControllerPublishVolumeRequest)| {
@@ -173,13 +187,6 @@ fn bad_publishes(volume: &str) -> Vec<PublishRow> {
         request
     };
     let capable = |capability| publish_request(volume, &node_id(101), capability);
-    const NODE: &[Code] = &[
-        NotFound,
-        PermissionDenied,
-        InvalidArgument,
-        Code::Unavailable,
-        FailedPrecondition,
-    ];
     vec![
         ("no node", to(""), BAD),
         ("a node with a comma", to("a,b"), BAD),

@@ -1,5 +1,7 @@
 //! How many requests each RPC may cost PVE, whatever the number of other workers (design, section 4).
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panics")]
+
 use std::future::Future;
 
 use futures_util::future::join_all;

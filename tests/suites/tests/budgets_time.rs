@@ -2,6 +2,12 @@
 //!
 //! The best of a few tries counts: this machine has other work too.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "tests fail by panics, and say what they measured"
+)]
+
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -26,7 +32,7 @@ async fn measured<T>(
     world: &World,
     call: impl Future<Output = Result<T, tonic::Status>>,
 ) -> (T, Duration, usize) {
-    let ((answer, time), count) = world.counted(timed(call)).await;
+    let ((answer, time), count) = Box::pin(world.counted(timed(call))).await;
     (answer, time, count)
 }
 

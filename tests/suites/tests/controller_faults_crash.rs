@@ -1,5 +1,7 @@
 //! The controller dies between any two of its requests: whoever comes next finds out what happened.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panics")]
+
 use std::time::Duration;
 
 use harness::caller::{Caller, until_ok};

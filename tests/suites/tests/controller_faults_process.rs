@@ -1,5 +1,12 @@
 //! The controller as a process: outages, the end of a Pod, a wrong config, and its secrets.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::too_many_lines,
+    reason = "tests fail by panics, and a table is as long as it is"
+)]
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -163,12 +170,14 @@ fn wrong_configs(world: &World) -> Vec<(&'static str, String)> {
         ("a list", format!("[\"{SECRET}\"]")),
         (
             "no region",
-            changed(world, |config| config["regions"] = json!({})),
+            changed(world, |config| {
+                config["regions"] = json!({});
+            }),
         ),
         (
             "an unknown key",
             changed(world, |config| {
-                config["regoins"] = json!({ "secret": SECRET })
+                config["regoins"] = json!({ "secret": SECRET });
             }),
         ),
         (
@@ -187,7 +196,7 @@ fn wrong_configs(world: &World) -> Vec<(&'static str, String)> {
         (
             "a secret in the URL",
             region(|r| {
-                r["endpoints"] = json!([{ "url": format!("https://root:{SECRET}@pve1:8006") }])
+                r["endpoints"] = json!([{ "url": format!("https://root:{SECRET}@pve1:8006") }]);
             }),
         ),
         (
@@ -201,7 +210,7 @@ fn wrong_configs(world: &World) -> Vec<(&'static str, String)> {
         (
             "a secret in the id",
             region(|r| {
-                r["token"] = json!({ "id": format!("csi@pve!x={SECRET}"), "secret": SECRET })
+                r["token"] = json!({ "id": format!("csi@pve!x={SECRET}"), "secret": SECRET });
             }),
         ),
         (

@@ -1,5 +1,11 @@
 //! A volume's whole life: on every kind of storage in memory, and with a real disk, filesystem and raw block.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "tests fail by panics"
+)]
+
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;

@@ -66,7 +66,7 @@ async fn publish_refuses_what_it_cannot_do() {
                 r.volume_capability = Some(capability(
                     AccessType::Block(BlockVolume {}),
                     Mode::MultiNodeMultiWriter,
-                ))
+                ));
             }),
             BAD,
         ),

@@ -75,7 +75,7 @@ fn bad_stages(good: &NodeStageVolumeRequest, spare: &Path) -> Vec<StageRow> {
             capable(filesystem("ext4", &["noatime,remount"])),
             BAD,
         ),
-        ("secrets", with(&|r| r.secrets = secrets.clone()), BAD),
+        ("secrets", with(&|r| r.secrets.clone_from(&secrets)), BAD),
         ("no context", with(&|r| r.publish_context.clear()), BAD),
         (
             "a device that is a path",
