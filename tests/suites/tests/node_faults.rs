@@ -7,8 +7,12 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use csi_proto::csi::v1::{NodeGetInfoRequest, NodeStageVolumeRequest, NodeUnstageVolumeRequest};
-use harness::csi::{Csi, mount_capability, node_publish_request, stage_request};
+use csi_proto::csi::v1::{
+    NodeGetInfoRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest,
+    volume_capability::{AccessType, BlockVolume, MountVolume, access_mode::Mode},
+};
+use harness::csi::{Csi, capability, mount_capability, node_publish_request, stage_request};
 use harness::requirements::{loop_devices, skipped};
 use harness::truth::{Truth, volid};
 use harness::world::{FILES, NodePlugin, World, tenant};
@@ -205,6 +209,48 @@ async fn a_context_of_a_former_attach_never_leads_to_the_disk_that_came_after() 
     let right = stage_request(&second, &new, &path, mount_capability());
     stage(&node.csi, &right).await.unwrap();
     unstage(&node.csi, &second, &path).await.unwrap();
+}
+
+/// `ReadWriteOncePod`: one target only, as a filesystem and as a raw device.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_of_one_pod_is_published_at_one_target() {
+    let test = "a_volume_of_one_pod_is_published_at_one_target";
+    let Some((world, node)) = worker(test).await else {
+        return;
+    };
+    let mode = Mode::SingleNodeSingleWriter;
+    let kinds = [
+        AccessType::Mount(MountVolume::default()),
+        AccessType::Block(BlockVolume {}),
+    ];
+    for (number, kind) in kinds.into_iter().enumerate() {
+        let (volume, context) = attached(&world, &format!("pvc-{number}")).await;
+        let path = staging(&node, &format!("staging-{number}"));
+        let staged = stage_request(&volume, &context, &path, capability(kind, mode));
+        stage(&node.csi, &staged).await.unwrap();
+        let at = |name: &str| {
+            node_publish_request(&staged, &node.kubelet.join(format!("{name}-{number}")))
+        };
+        let mut client = node.csi.node();
+        for _ in 0..2 {
+            client.node_publish_volume(at("first")).await.unwrap();
+        }
+        let status = client.node_publish_volume(at("second")).await.unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+        assert!(!node.kubelet.join(format!("second-{number}")).exists());
+        for (name, others) in [("first", false), ("second", true)] {
+            if others {
+                client.node_publish_volume(at(name)).await.unwrap();
+            }
+            let request = NodeUnpublishVolumeRequest {
+                volume_id: volume.clone(),
+                target_path: at(name).target_path,
+            };
+            client.node_unpublish_volume(request).await.unwrap();
+        }
+        unstage(&node.csi, &volume, &path).await.unwrap();
+    }
+    assert!(mounts_below(&node.kubelet).is_empty());
 }
 
 /// B64: labels come later.
