@@ -12,5 +12,6 @@ pub mod process;
 pub mod real_pve;
 pub mod refusals;
 pub mod requirements;
+pub mod run_dir;
 pub mod truth;
 pub mod world;

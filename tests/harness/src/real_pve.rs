@@ -61,11 +61,27 @@ impl Target {
         let config = Config::load(config, None)?;
         let wanted = VmId::try_from(vmid)?;
         for (region, settings) in &config.regions {
-            let client = connect::client(settings, Metrics::register(&mut prometheus_client::registry::Registry::default()))?;
-            let vms = client.vms().await.with_context(|| format!("region {region}"))?;
-            let Some(vm) = vms.entries.into_iter().find(|vm| vm.vmid == wanted) else { continue };
-            let storage = settings.policy.storages.keys().next().context("the policy names no storage")?;
-            let at = VmRef { pve_node: vm.pve_node, vmid: wanted };
+            let client = connect::client(
+                settings,
+                Metrics::register(&mut prometheus_client::registry::Registry::default()),
+            )?;
+            let vms = client
+                .vms()
+                .await
+                .with_context(|| format!("region {region}"))?;
+            let Some(vm) = vms.entries.into_iter().find(|vm| vm.vmid == wanted) else {
+                continue;
+            };
+            let storage = settings
+                .policy
+                .storages
+                .keys()
+                .next()
+                .context("the policy names no storage")?;
+            let at = VmRef {
+                pve_node: vm.pve_node,
+                vmid: wanted,
+            };
             return Ok(Self {
                 region: region.to_string(),
                 uuid: uuid_of(&client, &at).await?,
@@ -75,7 +91,9 @@ impl Target {
                 name: format!("demo-{}", std::process::id()),
             });
         }
-        anyhow::bail!("no region of the config shows VM {vmid}: is it in the pool, and may the token see it (VM.Audit)?")
+        anyhow::bail!(
+            "no region of the config shows VM {vmid}: is it in the pool, and may the token see it (VM.Audit)?"
+        )
     }
 
     /// Starts the controller with that config.
@@ -91,16 +109,32 @@ impl Target {
             "--admin-address".to_owned(),
             admin.to_string(),
         ];
-        let mut process = Process::start("controller", &built("pve-csi-controller")?, &arguments, folder.path())?;
+        let mut process = Process::start(
+            "controller",
+            &built("pve-csi-controller")?,
+            &arguments,
+            folder.path(),
+        )?;
         let csi = Csi::at(&socket);
-        process.ready(START, async || csi.identity().probe(ProbeRequest {}).await.is_ok()).await?;
-        Ok(Controller { process, admin, folder })
+        process
+            .ready(START, async || {
+                csi.identity().probe(ProbeRequest {}).await.is_ok()
+            })
+            .await?;
+        Ok(Controller {
+            process,
+            admin,
+            folder,
+        })
     }
 }
 
 async fn uuid_of(client: &Client, at: &VmRef) -> Result<String> {
     let config = client.vm_config(at).await?;
-    Ok(config.smbios_uuid().context("the VM has no SMBIOS UUID")?.to_string())
+    Ok(config
+        .smbios_uuid()
+        .context("the VM has no SMBIOS UUID")?
+        .to_string())
 }
 
 // === impl Controller ===
@@ -113,7 +147,10 @@ impl Controller {
 
     /// Counts from now on.
     pub async fn counter(&self) -> Result<Counter> {
-        let mut counter = Counter { admin: self.admin, seen: 0 };
+        let mut counter = Counter {
+            admin: self.admin,
+            seen: 0,
+        };
         counter.since().await?;
         Ok(counter)
     }

@@ -4,14 +4,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use pve_sim::{Builder, HardwareKind, Sim, SimHandle, StorageOptions, TokenGrant};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::csi::Csi;
 use crate::kube_stub::KubeStub;
 use crate::process::{Process, built};
+use crate::run_dir::RunDir;
 
 /// The region of every world.
 pub const REGION: &str = "r1";
@@ -87,7 +87,7 @@ pub struct World {
     pub sim: SimHandle,
     /// The controller, while it runs.
     pub controller: Option<Process>,
-    folder: TempDir,
+    folder: RunDir,
 }
 
 /// A running node plugin and the API server in which it sees its Node.
@@ -118,7 +118,7 @@ impl World {
 
     /// Starts the simulator with loop devices as hardware, and the controller.
     pub async fn start_with_loop_devices(builder: Builder) -> Result<Self> {
-        let folder = folder()?;
+        let folder = RunDir::new()?;
         let run_dir = folder.path().join("pve");
         let sim = builder
             .hardware(HardwareKind::Loop { run_dir })
@@ -139,7 +139,7 @@ impl World {
         Ok(Self {
             sim,
             controller: None,
-            folder: folder()?,
+            folder: RunDir::new()?,
         })
     }
 
@@ -358,14 +358,6 @@ impl NodePlugin {
         self.kube
             .set_node(&self.name, &uuid(self.vmid), &labels, &annotations);
     }
-}
-
-/// A short path: Unix sockets bear 107 bytes.
-fn folder() -> Result<TempDir> {
-    tempfile::Builder::new()
-        .prefix("pvc")
-        .tempdir()
-        .context("make a folder")
 }
 
 /// A port of 127.0.0.1 that was free a moment ago.

@@ -3,12 +3,12 @@
 use anyhow::{Context, Result, bail, ensure};
 
 use super::requirements::Programs;
-use super::run_dir::mounted_at;
 use super::stack::{Place, Stack};
 use super::wait::wait_content;
 use super::workload::{Claim, STAY, Tenant, View, Workload};
 use crate::demo::Steps;
 use crate::requirements::loop_devices;
+use crate::run_dir::mounted_at;
 use crate::truth::Truth;
 use crate::world::{FILES, THIN};
 

@@ -12,9 +12,9 @@ use pve_model::topology::{REGION, VMID_ANNOTATION, ZONE};
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
-use super::run_dir::unmount_below;
 use super::wait::eventually;
 use crate::process::Process;
+use crate::run_dir::unmount_below;
 
 /// Set by a kubelet with `--cloud-provider=external`, lifted by the cloud controller manager.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";

@@ -9,16 +9,15 @@ mod kubelet;
 pub mod objects;
 mod pki;
 mod requirements;
-mod run_dir;
 mod sidecars;
 mod stack;
 mod wait;
 mod workload;
 
+pub use crate::run_dir::{RunDir, mounted_at};
 pub use control_plane::ControlPlane;
 pub use kubelet::{CloudProvider, Identity, Kubelet, NodeSpec};
 pub use requirements::{Programs, requirements};
-pub use run_dir::{RunDir, mounted_at};
 pub use sidecars::Sidecars;
 pub use stack::{Place, REGISTERED, Stack, Worker};
 pub use wait::{eventually, wait_content};

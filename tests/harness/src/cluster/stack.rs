@@ -1,27 +1,32 @@
 //! A tenant cluster on a simulated PVE cluster: control plane, sidecars, controller, and a kubelet with a node plugin for each VM.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
-use kube::Client;
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::api::ListParams;
+use kube::{Api, Client};
 use pve_model::topology::DEFAULT_DRIVER_NAME;
 use pve_sim::Timing;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::control_plane::ControlPlane;
 use super::kubelet::{CloudProvider, Identity, Kubelet, NodeSpec};
-use super::objects::{Class, NODE_PLUGIN, install};
+use super::objects::{Class, NAMESPACE, NODE_PLUGIN, install};
 use super::requirements::Programs;
-use super::run_dir::RunDir;
 use super::sidecars::{Sidecars, account_kubeconfig};
 use super::wait::eventually;
 use crate::process::{Process, built};
+use crate::run_dir::RunDir;
 use crate::world::{FILES, REGION, SHARED, THIN, World, tenant, uuid};
 
-/// How long a node plugin has from the labels of its Node to its entry in the `CSINode`.
+/// What the driver promises: from the labels of a Node to its entry in the `CSINode`.
 pub const REGISTERED: Duration = Duration::from_secs(5);
+/// How long is waited for it.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One in a process at a time: tests measure seconds, and each cluster fills two cores while it starts.
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -70,7 +75,24 @@ impl Stack {
                 return Err(error.context(stack.logs()));
             }
         }
+        if let Err(error) = stack.wait_capacities().await {
+            return Err(error.context(stack.logs()));
+        }
         Ok(stack)
+    }
+
+    /// Waits until the scheduler can know how much each class has on each PVE node: before, it places no Pod.
+    async fn wait_capacities(&self) -> Result<()> {
+        let places = self.workers.iter().map(|worker| worker.place.pve_node);
+        let wanted = classes().len() * places.collect::<BTreeSet<_>>().len();
+        let capacities: Api<CSIStorageCapacity> = Api::namespaced(self.client(), NAMESPACE);
+        eventually("the capacities of the classes", PATIENCE, async || {
+            let known = capacities.list(&ListParams::default()).await?.items;
+            let known = known.iter().filter(|one| one.capacity.is_some()).count();
+            Ok((known >= wanted).then_some(()))
+        })
+        .await?;
+        Ok(())
     }
 
     /// Starts everything but a cloud controller manager: the Nodes are tainted and have no labels yet.
@@ -233,7 +255,7 @@ impl Worker {
     /// Waits for the `CSINode` entry; returns the CSI node id and how long it took.
     pub async fn wait_registered(&self) -> Result<(String, Duration)> {
         let what = format!("the CSINode entry of {}", self.kubelet.name());
-        eventually(&what, REGISTERED, async || {
+        eventually(&what, PATIENCE, async || {
             self.kubelet.registered(DEFAULT_DRIVER_NAME).await
         })
         .await

@@ -49,7 +49,7 @@ impl Drop for RunDir {
 }
 
 /// Unmounts all below `root`, the last mounted first. What is busy is detached lazily.
-pub(super) fn unmount_below(root: &Path) {
+pub(crate) fn unmount_below(root: &Path) {
     for target in mounts_below(root).iter().rev() {
         if umount2(target, MntFlags::UMOUNT_NOFOLLOW).is_err()
             && let Err(error) = umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
@@ -60,7 +60,7 @@ pub(super) fn unmount_below(root: &Path) {
 }
 
 /// Mount points below `root`, in the order in which they were mounted.
-pub(super) fn mounts_below(root: &Path) -> Vec<PathBuf> {
+pub(crate) fn mounts_below(root: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     table
         .lines()
