@@ -8,7 +8,7 @@ use harness::cluster::{
 };
 use harness::truth::Truth;
 use harness::world::{FILES, node_id};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 const N1: Place = Place {
     vmid: 101,
@@ -42,16 +42,20 @@ async fn a_plugin_waits_for_labels_without_restarts_and_is_registered_seconds_af
         return Ok(());
     };
     let mut stack = Stack::start_uninitialised(&programs, &[N1]).await?;
-    sleep(UNLABELLED).await;
-    stack.no_restarts()?;
-    let outcome = labelled_late(&stack).await;
+    let outcome = labelled_late(&mut stack).await;
     stack.finish(outcome).await
 }
 
-async fn labelled_late(stack: &Stack) -> Result<()> {
+async fn labelled_late(stack: &mut Stack) -> Result<()> {
     let worker = stack.workers.first().context("no worker")?;
-    let offered = std::fs::read_dir(worker.kubelet.registry())?.count();
-    ensure!(offered == 0, "it was offered to the kubelet without labels");
+    let labels = Instant::now() + UNLABELLED;
+    while Instant::now() < labels {
+        let offered = std::fs::read_dir(worker.kubelet.registry())?.count();
+        ensure!(offered == 0, "offered to the kubelet without labels");
+        sleep(Duration::from_millis(50)).await;
+    }
+    stack.no_restarts()?;
+    let worker = stack.workers.first().context("no worker")?;
     worker.initialise().await?;
     let (found, took) = worker.wait_registered().await?;
     ensure!(took < REGISTERED, "registered after {took:?}");
