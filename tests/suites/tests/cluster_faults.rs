@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use csi_proto::csi::v1::ControllerGetCapabilitiesRequest;
 use harness::cluster::{
     Claim, Place, REGISTERED, STAY, Stack, Tenant, View, Workload, eventually, requirements,
 };
@@ -164,6 +165,12 @@ async fn refused(stack: &Stack) -> Result<()> {
     tenant.claim(&CLAIM).await?;
     tenant.run(&POD).await?;
     tenant.wait_running(POD.name).await?;
+    let request = ControllerGetCapabilitiesRequest {};
+    let mut controller = stack.world.csi().controller();
+    let answer = controller.controller_get_capabilities(request).await?;
+    let offered = format!("{:?}", answer.into_inner().capabilities);
+    ensure!(offered.contains("CreateDeleteVolume"), "{offered}");
+    ensure!(!offered.contains("ExpandVolume"), "{offered}");
     let refusal = tenant.grow(CLAIM.name, "128Mi").await;
     ensure!(refusal.is_err(), "the API server let the claim grow");
     end_of_claim(stack, &tenant).await
