@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use pve_client::{Client, ClientConfig, ConfigError, Endpoint, Limits, Metrics, Timeouts, Token, Trust};
+use pve_client::{
+    Client, ClientConfig, ConfigError, Endpoint, Limits, Metrics, Timeouts, Token, Trust,
+};
 use pve_runtime::config::{self, RegionConfig};
 
 /// A client for this region. The token is read from where the config says each time PVE refuses it.
@@ -10,12 +12,18 @@ pub fn client(region: &RegionConfig, metrics: Metrics) -> Result<Client, ConfigE
     let source = region.token.clone();
     let token = move || {
         let token = source.read().map_err(|error| error.to_string())?;
-        Ok(Token { id: token.id, secret: token.secret })
+        Ok(Token {
+            id: token.id,
+            secret: token.secret,
+        })
     };
     let endpoints = region
         .endpoints
         .iter()
-        .map(|endpoint| Endpoint { url: endpoint.url.clone(), trust: trust(&endpoint.trust) })
+        .map(|endpoint| Endpoint {
+            url: endpoint.url.clone(),
+            trust: trust(&endpoint.trust),
+        })
         .collect();
     let config = ClientConfig {
         endpoints,
