@@ -1,5 +1,10 @@
 //! PVE requests of attach and detach, with 1, 20 and 100 other workers in the pool.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy does not take the helpers of tests for tests"
+)]
+
 use std::time::Duration;
 
 use harness::truth::Truth;
@@ -115,7 +120,7 @@ async fn attach_and_detach_at_the_pace_of_a_real_pve_keep_to_their_numbers() {
     let (answer, requests) = world.counted(caller.publish(&volume, 101)).await;
     answer.unwrap();
     assert!(requests <= 5, "attach: {:?}", world.sim.request_counts());
-    let begun = std::time::Instant::now();
+    let begun = tokio::time::Instant::now();
     tokio::time::sleep(FORGOTTEN).await;
     let (answer, requests) = world.counted(caller.unpublish(&volume, 101)).await;
     answer.unwrap();

@@ -1,6 +1,11 @@
 //! Unpublish when the Node, the VM or the volume is no longer there: detached means seen to be detached, or the VM proved
 //! gone; a VM that can't be seen is neither.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy does not take the helpers of tests for tests"
+)]
+
 use harness::truth::{Truth, mutations};
 use harness::world::{FILES, POOL, SHARED, World, tenant, uuid};
 use tonic::Code;

@@ -1,5 +1,10 @@
 //! One holder per volume, the right VM and the right host: what is refused is refused before a write.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy does not take the helpers of tests for tests"
+)]
+
 use std::collections::BTreeSet;
 
 use futures_util::future::join_all;

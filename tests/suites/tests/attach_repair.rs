@@ -1,5 +1,10 @@
 //! Attach and detach against hotplugs that fail, lie, hang or stay half-done: whatever happens, config, pending changes
 //! and QEMU agree in the end, and no answer claims more than they say.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy does not take the helpers of tests for tests"
+)]
 use std::time::Duration;
 
 use harness::caller::until_ok;

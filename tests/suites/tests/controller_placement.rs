@@ -1,5 +1,11 @@
 //! Where volumes go, what policy keeps them from, and that no retry, crash or outage makes a second disk.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy does not take the helpers of tests for tests"
+)]
+
 use std::collections::HashMap;
 use std::time::Duration;
 
