@@ -14,11 +14,8 @@ use futures_util::future::join_all;
 use harness::truth::Truth;
 use harness::world::{FILES, World, tenant};
 use pve_sim::{TaskEffect, TaskFault, Timing};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// One measurement at a time.
-static ALONE: Mutex<()> = Mutex::const_new(());
 const TRIES: usize = 3;
 
 async fn timed<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> (T, Duration) {
@@ -42,7 +39,6 @@ fn best(times: &[Duration]) -> Duration {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rpc_takes_little_longer_than_pve_itself() {
-    let _alone = ALONE.lock().await;
     let builder = tenant(&[(101, "pve1")]).timing(Timing::REAL);
     let world = World::start(builder).await.unwrap();
     let caller = world.caller();
@@ -89,7 +85,6 @@ async fn each_rpc_takes_little_longer_than_pve_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_lives_at_once_take_little_longer_than_pve_needs_one_after_the_other() {
-    let _alone = ALONE.lock().await;
     let builder = tenant(&[(101, "pve1")]).timing(Timing::REAL);
     let world = World::start(builder).await.unwrap();
     world.sim.clear_requests();
@@ -144,7 +139,6 @@ async fn with_tasks_of(task: Duration) -> [Duration; 3] {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_task_is_not_waited_for_longer_than_it_takes() {
-    let _alone = ALONE.lock().await;
     for time in with_tasks_of(Duration::from_millis(200)).await {
         assert!(
             time >= Duration::from_millis(190),
@@ -156,7 +150,6 @@ async fn a_short_task_is_not_waited_for_longer_than_it_takes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_outlasts_the_request_is_noticed_soon_after_its_end() {
-    let _alone = ALONE.lock().await;
     for time in with_tasks_of(Duration::from_millis(2600)).await {
         assert!(
             time >= Duration::from_millis(2590),
