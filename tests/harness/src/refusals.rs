@@ -94,12 +94,47 @@ impl<'a> Refusals<'a> {
     fn discreet(&mut self, what: &str, message: &str) {
         let port = self.world.sim.url().rsplit(':').next().unwrap_or_default();
         for secret in NEVER.into_iter().chain([port]) {
-            if message.contains(secret) {
+            if tells(message, secret) {
                 self.wrong(what, &format!("the message tells {secret:?}: {message}"));
             }
         }
         if message.len() < SHORTEST || message.chars().any(char::is_control) {
             self.wrong(what, &format!("the message is not for people: {message:?}"));
         }
+    }
+}
+
+/// Whether the text holds these words: not as a part of a longer one, as in a correlation id.
+fn tells(message: &str, words: &str) -> bool {
+    let part_of_word = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    message.match_indices(words).any(|(at, _)| {
+        let before = message.get(..at).and_then(|text| text.chars().next_back());
+        let after = message
+            .get(at + words.len()..)
+            .and_then(|text| text.chars().next());
+        let joined_before = part_of_word(words.chars().next()) && part_of_word(before);
+        let joined_after = part_of_word(words.chars().next_back()) && part_of_word(after);
+        !joined_before && !joined_after
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tells;
+
+    #[test]
+    fn a_number_is_told_apart_from_a_part_of_an_id() {
+        for (message, told) in [
+            ("VM 777 has it", true),
+            ("vm-777-disk-0", true),
+            ("777", true),
+            ("no (id 77712abc)", false),
+            ("no (id 1a777bcd)", false),
+            ("port 1777", false),
+        ] {
+            assert_eq!(tells(message, "777"), told, "{message}");
+        }
+        assert!(tells("at https://10.0.0.1:8006/", "https://"));
+        assert!(tells("UPID:pve1:0001", "UPID"));
     }
 }
