@@ -8,6 +8,7 @@ pub mod csi;
 pub mod demo;
 pub mod extra_controller;
 pub mod kube_stub;
+pub mod leaks;
 pub mod process;
 pub mod real_pve;
 pub mod refusals;

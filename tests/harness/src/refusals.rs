@@ -84,6 +84,10 @@ impl<'a> Refusals<'a> {
         for violation in after.violations() {
             self.wrong("state", &violation);
         }
+        match self.world.leaks() {
+            Ok(leaks) => leaks.iter().for_each(|line| self.wrong("log", line)),
+            Err(error) => self.wrong("log", &error.to_string()),
+        }
         self.failures
     }
 

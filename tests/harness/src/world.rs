@@ -27,7 +27,8 @@ pub const SHARED: &str = "shared";
 pub const POOL: &str = "tenant-a";
 
 const START: Duration = Duration::from_secs(15);
-const TOKEN: (&str, &str) = ("csi@pve!tenant-a", "7a1c1a52-3f0e-4a65-8c3f-2f5e9c1d7b11");
+/// Id and secret of the tenant's token.
+pub const TOKEN: (&str, &str) = ("csi@pve!tenant-a", "7a1c1a52-3f0e-4a65-8c3f-2f5e9c1d7b11");
 
 /// What a role of the tenant may do on its pool.
 pub const POOL_PRIVILEGES: [&str; 3] = ["VM.Audit", "VM.Config.Disk", "Pool.Audit"];

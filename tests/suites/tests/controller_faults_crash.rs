@@ -86,6 +86,7 @@ async fn dies_at_every_step(world: &mut World, rpc: Rpc, undo: Rpc, mut handle: 
         sleep(UNDER_WAY).await;
         holds(world, rpc, &handle, nth);
         if !died {
+            assert_eq!(world.leaks().unwrap(), NONE);
             return nth - 1;
         }
         let back = until_ok(PATIENCE, async || call(&caller, undo, &handle).await).await;

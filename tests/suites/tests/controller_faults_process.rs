@@ -7,13 +7,12 @@
     reason = "tests fail by panics, and a table is as long as it is"
 )]
 
-use std::path::Path;
 use std::time::Duration;
 
 use csi_proto::csi::v1::ProbeRequest;
 use harness::caller::until_ok;
 use harness::truth::Truth;
-use harness::world::{FILES, World, tenant};
+use harness::world::{FILES, TOKEN, World, tenant};
 use pve_sim::{RequestEffect, RequestFault, Timing};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -21,29 +20,12 @@ use tonic::Code;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The secret part of the token in the config of every world.
-const SECRET: &str = "7a1c1a52-3f0e-4a65-8c3f-2f5e9c1d7b11";
+const SECRET: &str = TOKEN.1;
 const NONE: [String; 0] = [];
 
 async fn ready(world: &World) -> bool {
     let answer = world.csi().identity().probe(ProbeRequest {}).await.unwrap();
     answer.into_inner().ready.unwrap_or(true)
-}
-
-/// All that the programs of this world have written.
-fn written(world: &World) -> String {
-    fn read(folder: &Path, all: &mut String) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                read(&path, all);
-            } else {
-                all.push_str(&String::from_utf8_lossy(&std::fs::read(&path).unwrap()));
-            }
-        }
-    }
-    let mut all = String::new();
-    read(&world.folder().join("log"), &mut all);
-    all
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,7 +129,7 @@ async fn sigterm_lets_a_detach_end_and_then_the_process() {
     let controller = world.controller.take().unwrap();
     let status = controller.stop().await.unwrap();
     detach.await.unwrap().unwrap();
-    assert!(status.success(), "{status}\n{}", written(&world));
+    assert!(status.success(), "{status}\n{}", world.logs().unwrap());
     let truth = Truth::of(&world.sim);
     assert!(truth.holders(&volume).is_empty());
     assert_eq!(truth.violations(), NONE);
@@ -314,7 +296,7 @@ async fn the_token_never_reaches_a_log_or_an_answer() {
         }
     }
     world.controller.take().unwrap().stop().await.unwrap();
-    let log = written(&world);
+    let log = world.logs().unwrap();
     assert!(log.lines().count() > 20, "nothing was logged: {log}");
     for text in answers.iter().chain([&log]) {
         for part in [SECRET, "PVEAPIToken=csi@pve!tenant-a="] {

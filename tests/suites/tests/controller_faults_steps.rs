@@ -120,6 +120,7 @@ async fn everything_goes_wrong_once(rpc: Rpc) {
         for nth in 1.. {
             if !life(&world, rpc, nth, &effect).await {
                 assert!(nth > 2, "{rpc:?} makes no requests");
+                assert_eq!(world.leaks().unwrap(), NONE);
                 return;
             }
         }

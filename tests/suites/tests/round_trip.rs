@@ -48,6 +48,7 @@ async fn lives_in_memory(storage: &str, zone: Option<&str>) {
     }
     caller.delete(&volume).await.unwrap();
     assert!(Truth::of(&world.sim).disks().is_empty());
+    assert_eq!(world.leaks().unwrap(), NONE);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,4 +244,5 @@ async fn a_raw_block_volume_keeps_its_bytes_and_gets_no_filesystem() {
     on_node((&world, &second), (&volume, 102), block_capability(), read).await;
     caller.delete(&volume).await.unwrap();
     assert!(Truth::of(&world.sim).disks().is_empty());
+    assert_eq!(world.leaks().unwrap(), NONE);
 }
