@@ -6,12 +6,11 @@
     reason = "tests fail by panics"
 )]
 
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use harness::process::Process;
-use harness::requirements::{loop_devices, peer, skipped};
+use harness::requirements::{loop_devices, noted, peer, skipped};
 use harness::truth::Truth;
 use harness::world::{FILES, NodePlugin, REGION, SHARED, World, tenant, uuid};
 use pve_sim::Builder;
@@ -181,9 +180,7 @@ async fn passes(name: &str, storage: &str, access: &str) {
     all_slots_are_offered(&node);
     let log = run(&world, &node.kubelet.join("csi.sock"), storage, access).await;
     let counts = counts(&log);
-    // Past cargo's capture: the count is asked for.
-    let line = format!("csi-sanity, {access} on {storage}: {counts:?}\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    noted(&format!("csi-sanity, {access} on {storage}: {counts:?}"));
     assert_eq!(counts.failed, 0, "{log}");
     assert_eq!(counts.passed, counts.ran, "{log}");
     assert_eq!(unexpected_skips(&log), [""; 0]);

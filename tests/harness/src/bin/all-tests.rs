@@ -6,7 +6,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use harness::requirements::{SKIP_LOG, find_program};
+use harness::requirements::{NOTE_LOG, PEERS, SKIP_LOG, find_program};
 use tokio::time::Instant;
 
 /// Counts of one `test result:` line or of several.
@@ -25,84 +25,102 @@ struct Step {
     took: Duration,
 }
 
+const NO_GO: &str =
+    "no Go toolchain: nothing runs against Kubernetes, its sidecars or csi-sanity\n";
+/// The programs first: the tests run what was built last.
+const BUILD: [&str; 4] = ["build", "--quiet", "--workspace", "--bins"];
+const TESTS: [(&str, &[&str]); 4] = [
+    ("unit tests", &["--workspace", "--lib", "--bins"]),
+    (
+        "node plugin on loop devices",
+        &["-p", "pve-csi-node", "--test", "*"],
+    ),
+    ("suites", &["-p", "suites", "--test", "*"]),
+    (
+        "other integration tests",
+        &[
+            "--workspace",
+            "--exclude",
+            "suites",
+            "--exclude",
+            "pve-csi-node",
+            "--test",
+            "*",
+        ],
+    ),
+];
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode> {
-    let skips = tempfile::NamedTempFile::new()?;
-    let mut notes = Vec::new();
-    let peers = peers(&mut notes);
-    let mut steps = Vec::new();
-    for (name, arguments) in [
-        ("unit tests", &["--workspace", "--lib", "--bins"][..]),
-        (
-            "node plugin on loop devices",
-            &["-p", "pve-csi-node", "--test", "*"],
-        ),
-        ("suites", &["-p", "suites", "--test", "*"]),
-        (
-            "other integration tests",
-            &[
-                "--workspace",
-                "--exclude",
-                "suites",
-                "--exclude",
-                "pve-csi-node",
-                "--test",
-                "*",
-            ],
-        ),
-    ] {
-        steps.push(cargo_test(name, arguments, peers.as_ref(), skips.path())?);
+    let (skips, notes) = (
+        tempfile::NamedTempFile::new()?,
+        tempfile::NamedTempFile::new()?,
+    );
+    let mut environment = vec![
+        (SKIP_LOG, skips.path().into()),
+        (NOTE_LOG, notes.path().into()),
+    ];
+    let mut steps = vec![timed("build of the programs", || {
+        Ok(cargo(&BUILD)?.status()?.success())
+    })?];
+    if find_program("go").is_some() {
+        let mut peers = PathBuf::new();
+        steps.push(timed("build of the peers", || {
+            let built = build_of_peers()?;
+            peers = built.unwrap_or_default();
+            Ok(!peers.as_os_str().is_empty())
+        })?);
+        environment.push((PEERS, peers));
+    } else {
+        std::fs::write(notes.path(), NO_GO)?;
     }
-    let skipped = std::fs::read_to_string(skips.path())?;
-    Ok(summary(&steps, &skipped, &notes))
+    for (name, arguments) in TESTS {
+        steps.push(cargo_test(name, arguments, &environment)?);
+    }
+    let read = |file: &tempfile::NamedTempFile| std::fs::read_to_string(file.path());
+    Ok(summary(&steps, &read(&skips)?, &read(&notes)?))
 }
 
-/// Builds the Go-built peers, or says why not.
+fn timed(name: &'static str, step: impl FnOnce() -> Result<bool>) -> Result<Step> {
+    let started = Instant::now();
+    let ok = step()?;
+    Ok(Step {
+        name,
+        counts: Counts::default(),
+        ok,
+        took: started.elapsed(),
+    })
+}
+
 #[expect(clippy::disallowed_methods, reason = "this program runs programs")]
-fn peers(notes: &mut Vec<String>) -> Option<PathBuf> {
-    if find_program("go").is_none() {
-        notes.push(
-            "no Go toolchain: tests against Kubernetes, its sidecars and csi-sanity are skipped"
-                .to_owned(),
-        );
-        return None;
-    }
+fn cargo(arguments: &[&str]) -> Result<std::process::Command> {
+    let mut command = std::process::Command::new(find_program("cargo").context("no cargo")?);
+    command.args(arguments);
+    Ok(command)
+}
+
+/// The folder with the Go-built peers; nothing if they can't be built.
+#[expect(clippy::disallowed_methods, reason = "this program runs programs")]
+fn build_of_peers() -> Result<Option<PathBuf>> {
     let built = std::process::Command::new("tests/tools/build")
         .stderr(Stdio::inherit())
-        .output();
-    match built {
-        Ok(output) if output.status.success() => Some(PathBuf::from(
-            String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-        )),
-        Ok(output) => {
-            notes.push(format!("tests/tools/build ended with {}", output.status));
-            None
-        }
-        Err(error) => {
-            notes.push(format!("tests/tools/build: {error}"));
-            None
-        }
-    }
+        .output()?;
+    let folder = String::from_utf8(built.stdout)?.trim().to_owned();
+    Ok(built.status.success().then(|| PathBuf::from(folder)))
 }
 
-#[expect(clippy::disallowed_methods, reason = "this program runs programs")]
 fn cargo_test(
     name: &'static str,
     arguments: &[&str],
-    peers: Option<&PathBuf>,
-    skips: &std::path::Path,
+    environment: &[(&str, PathBuf)],
 ) -> Result<Step> {
     let started = Instant::now();
-    let mut command = std::process::Command::new("cargo");
-    command
-        .args(["test", "--quiet", "--no-fail-fast"])
+    let mut child = cargo(&["test", "--quiet", "--no-fail-fast"])?
         .args(arguments)
-        .env(SKIP_LOG, skips)
-        .stdout(Stdio::piped());
-    if let Some(peers) = peers {
-        command.env("PVE_CLOUD_PEERS", peers);
-    }
-    let mut child = command.spawn().context("start cargo")?;
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("start cargo")?;
     let mut counts = Counts::default();
     let out = child.stdout.take().context("output of cargo")?;
     for line in BufReader::new(out).lines() {
@@ -144,7 +162,7 @@ fn add(counts: &mut Counts, result: &str) {
     clippy::print_stdout,
     reason = "the summary is what this program is for"
 )]
-fn summary(steps: &[Step], skipped: &str, notes: &[String]) -> ExitCode {
+fn summary(steps: &[Step], skipped: &str, notes: &str) -> ExitCode {
     println!("\n== summary");
     let mut total = Counts::default();
     for step in steps {
@@ -166,7 +184,7 @@ fn summary(steps: &[Step], skipped: &str, notes: &[String]) -> ExitCode {
         );
     }
     let skips: Vec<&str> = skipped.lines().collect();
-    for note in notes {
+    for note in notes.lines() {
         println!("note: {note}");
     }
     for line in &skips {
