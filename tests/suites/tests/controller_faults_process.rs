@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use csi_proto::csi::v1::ProbeRequest;
 use harness::caller::until_ok;
-use harness::truth::Truth;
+use harness::truth::{Truth, mutations};
 use harness::world::{FILES, TOKEN, World, tenant};
 use pve_sim::{RequestEffect, RequestFault, Timing};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -303,4 +303,39 @@ async fn the_token_never_reaches_a_log_or_an_answer() {
             assert!(!text.contains(part), "{part} in {text}");
         }
     }
+}
+
+/// B29: the sidecar's time is over while PVE is still at work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_gives_up_neither_stops_the_work_nor_starts_it_twice() {
+    let world = World::start(tenant(&[(101, "pve1")])).await.unwrap();
+    let caller = world.caller();
+    let volume = caller
+        .create("pvc-late", FILES, Some("pve1"))
+        .await
+        .unwrap();
+    world.sim.add_fault(RequestFault {
+        method: "POST".to_owned(),
+        path: "/nodes/{node}/qemu/{vmid}/config".to_owned(),
+        nth: 1,
+        times: 1,
+        effect: RequestEffect::Delay { ms: 1500 },
+    });
+    world.sim.clear_requests();
+    let first = timeout(Duration::from_millis(400), caller.publish(&volume, 101)).await;
+    assert!(first.is_err(), "{first:?}");
+    for _ in 0..3 {
+        let status = caller.publish(&volume, 101).await.unwrap_err();
+        assert_eq!(status.code(), Code::Aborted, "{status:?}");
+        let status = caller.unpublish(&volume, 101).await.unwrap_err();
+        assert_eq!(status.code(), Code::Aborted, "{status:?}");
+    }
+    until_ok(PATIENCE, async || caller.publish(&volume, 101).await)
+        .await
+        .unwrap();
+    let posts = mutations(&world.sim.requests());
+    assert_eq!(posts.len(), 1, "{posts:?}");
+    let truth = Truth::of(&world.sim);
+    assert_eq!(truth.slots(101, &volume).len(), 1);
+    assert_eq!(truth.violations(), NONE);
 }
