@@ -43,10 +43,11 @@ pub(super) fn policy(
             .find("adopted")
             .map_or_else(|| Ok(BTreeSet::new()), |a| adopted(&a, region))?,
     };
-    for pve_node in policy.owners.per_node.keys() {
-        if !policy.pve_nodes.contains(pve_node) {
-            let why = format!("names {pve_node}, which nodes does not list");
-            return Err(keys.refuse("owners", why));
+    let listed = |name: &str| policy.pve_nodes.iter().any(|node| node.as_str() == name);
+    let owners = keys.find("owners").map(|node| node.entries()).transpose()?;
+    for (name, owner) in owners.unwrap_or_default() {
+        if name != "default" && !listed(name) {
+            return Err(owner.refuse("is a PVE node that nodes does not list"));
         }
     }
     Ok(policy)

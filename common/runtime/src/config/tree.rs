@@ -7,6 +7,9 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
+/// Stands in paths for a key that is not shown.
+const HIDDEN: &str = "<key>";
+
 /// A part of the document and where it stands.
 #[derive(Clone)]
 pub(super) struct Node<'a> {
@@ -35,8 +38,8 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
             .map(|at| format!("line {}, column {}: ", at.line(), at.column()))
             .unwrap_or_default();
         match error.without_snippet() {
-            serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
-                format!("{place}key {key:?} stands twice in the same mapping")
+            serde_saphyr::Error::DuplicateMappingKey { .. } => {
+                format!("{place}the key stands twice in the same mapping")
             }
             _ => format!("{place}not well-formed YAML"),
         }
@@ -63,7 +66,7 @@ impl<'a> Node<'a> {
         let map = self.map()?;
         for key in map.keys() {
             if !known.contains(&key.as_str()) {
-                return Err(self.place.child(key).refuse(unknown(key, known)));
+                return Err(self.place.unknown(key, known));
             }
         }
         let place = self.place.clone();
@@ -172,13 +175,7 @@ impl<'a> Keys<'a> {
 
 impl Place<'_> {
     fn child(&self, key: &str) -> Self {
-        // Keys come from the file: what stands there by mistake may be a secret.
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let key = if key.chars().all(plain) && key.len() <= 100 {
-            key
-        } else {
-            "<key>"
-        };
+        let key = if may_be_secret(key) { HIDDEN } else { key };
         let path = if self.path.is_empty() {
             key.to_owned()
         } else {
@@ -186,6 +183,24 @@ impl Place<'_> {
         };
         let file = self.file;
         Self { file, path }
+    }
+
+    /// An error about a key that is none of `known`. It is shown only if it is one of them written otherwise.
+    fn unknown(&self, key: &str, known: &[&str]) -> String {
+        let folded = |text: &str| text.replace('_', "").to_ascii_lowercase();
+        let typed = folded(key);
+        let near = |known: &&&str| {
+            let known = folded(known);
+            known == typed || typed.len() >= 3 && known.starts_with(&typed)
+        };
+        match known.iter().find(near) {
+            Some(meant) => self
+                .child(key)
+                .refuse(format_args!("unknown key, it is written {meant}")),
+            None => self
+                .child(HIDDEN)
+                .refuse(format_args!("unknown key, known are {}", known.join(", "))),
+        }
     }
 
     fn member(&self, index: usize) -> Self {
@@ -204,10 +219,9 @@ impl Place<'_> {
     }
 }
 
-fn unknown(key: &str, known: &[&str]) -> String {
-    let folded = |text: &str| text.replace('_', "").to_ascii_lowercase();
-    match known.iter().find(|known| folded(known) == folded(key)) {
-        Some(meant) => format!("unknown key, it is written {meant}"),
-        None => format!("unknown key, known are {}", known.join(", ")),
-    }
+/// Keys come from the file: what stands there by mistake may be a secret. PVE's token secrets are UUIDs.
+fn may_be_secret(key: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let hex = key.chars().filter(char::is_ascii_hexdigit).count();
+    !key.chars().all(plain) || key.len() > 100 || hex >= 32
 }

@@ -218,7 +218,7 @@ fn a_document_that_is_no_config_is_refused_without_being_quoted() {
         (secret.as_str(), "not well-formed YAML"),
         (
             twice.as_str(),
-            "key \"r1\" stands twice in the same mapping",
+            "line 11, column 3: the key stands twice in the same mapping",
         ),
     ] {
         let refused = load(&[("config.yaml", main)]).unwrap_err();

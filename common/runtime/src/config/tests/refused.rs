@@ -1,7 +1,7 @@
-use super::{REGION, load};
+use super::{FORMER, POLICY, REGION, SECRET, load};
 
 /// Each row: what is replaced in [`REGION`], by what, and all of the message.
-const REFUSED: [(&str, &str, &str); 46] = [
+const REFUSED: [(&str, &str, &str); 47] = [
     (
         "url: https",
         "url: http",
@@ -55,7 +55,7 @@ const REFUSED: [(&str, &str, &str); 46] = [
     (
         "pve:8006\n",
         "pve:8006\n        verify: false\n",
-        "regions.r1.endpoints[0].verify: unknown key, known are url, ca, caFile, fingerprint, insecure",
+        "regions.r1.endpoints[0].<key>: unknown key, known are url, ca, caFile, fingerprint, insecure",
     ),
     (
         "pve:8006\n",
@@ -106,6 +106,11 @@ const REFUSED: [(&str, &str, &str); 46] = [
         "id: 'csi@pve!csi', ",
         "id: 'csi@pve!csi', secret_file: f, ",
         "regions.r1.token.secret_file: unknown key, it is written secretFile",
+    ),
+    (
+        "    storages:",
+        "    storage:",
+        "regions.r1.storage: unknown key, it is written storages",
     ),
     (
         "secret: 5ec4e7aa-0000-4000-8000-00005ec4e7aa",
@@ -192,7 +197,7 @@ const REFUSED: [(&str, &str, &str); 46] = [
     (
         "9000001",
         "9000001, pve-2: 100",
-        "regions.r1.owners: names pve-2, which nodes does not list",
+        "regions.r1.owners.pve-2: is a PVE node that nodes does not list",
     ),
     (
         "pool: tenant",
@@ -234,4 +239,75 @@ fn each_refusal_names_the_key_and_says_what_it_must_be() {
         let refused = load(&[("config.yaml", &main)]).unwrap_err();
         assert_eq!(refused, format!("config.yaml: {message}"));
     }
+}
+
+/// Each row: a config, in which a secret stands where a key belongs, in place of this text.
+const KEYS: [(&str, &str); 12] = [
+    (REGION, "regions"),
+    (REGION, "r1"),
+    (REGION, "endpoints"),
+    (REGION, "url"),
+    (REGION, "token"),
+    (REGION, "id"),
+    (REGION, "pool"),
+    (REGION, "owners"),
+    (REGION, "default"),
+    (FORMER, "clusters"),
+    (FORMER, "region"),
+    (FORMER, "token_secret"),
+];
+
+#[test]
+fn a_secret_in_the_place_of_a_key_is_never_shown() {
+    // `load` looks for the first one. Others have no form that they could be known by.
+    for secret in [SECRET, "Tr0ub4dor", "hunter"] {
+        for (config, key) in KEYS {
+            let (before, after) = config.split_once(&format!("{key}:")).unwrap();
+            for main in [
+                format!("{before}{secret}:{after}"),
+                format!("{before}{secret}: {{{secret}: 1}}, {key}:{after}"),
+            ] {
+                let named = key == "r1" || key == "default";
+                if named && secret != SECRET {
+                    continue;
+                }
+                let policy = ("policy.yaml", POLICY);
+                let files = [("config.yaml", main.as_str()), policy];
+                let files = if config == FORMER {
+                    &files[..]
+                } else {
+                    &files[..1]
+                };
+                match load(files) {
+                    Ok(_) => assert!(named, "{main} was taken"),
+                    Err(refused) => assert!(!refused.contains(secret), "{refused}"),
+                }
+            }
+        }
+        let twice = REGION.replace("id: ", &format!("{secret}: 1, {secret}: 2, id: "));
+        let refused = load(&[("config.yaml", &twice)]).unwrap_err();
+        assert!(!refused.contains(secret), "{refused}");
+        assert!(refused.contains("stands twice"), "{refused}");
+        let storage = REGION.replace("[local-lvm]", &format!("{{{secret}: {{{secret}: 1}}}}"));
+        let refused = load(&[("config.yaml", &storage)]).unwrap_err();
+        assert!(!refused.contains(SECRET), "{refused}");
+    }
+}
+
+#[test]
+fn a_document_that_grows_when_it_is_read_is_refused() {
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let ten = vec![format!("*a{}", level - 1); 10].join(", ");
+        bomb += &format!("a{level}: &a{level} [{ten}]\n");
+    }
+    let refused = load(&[("config.yaml", &bomb)]).unwrap_err();
+    assert!(refused.contains("not well-formed YAML"), "{refused}");
+}
+
+#[test]
+fn a_second_document_in_the_file_is_refused() {
+    let two = format!("{REGION}---{REGION}");
+    let refused = load(&[("config.yaml", &two)]).unwrap_err();
+    assert!(refused.contains("not well-formed YAML"), "{refused}");
 }
