@@ -66,7 +66,7 @@ struct SocketFile {
     inode: (u64, u64),
 }
 
-/// A folder that is removed when it is dropped.
+/// A folder for one socket. Dropped, it is removed with this socket and with nothing else.
 struct PrivateDir(PathBuf);
 
 // === impl Socket ===
@@ -84,10 +84,11 @@ impl Socket {
         };
         // bind(2) makes the file with the umask's mode, and the umask is the whole process's: the
         // socket is made in a folder of mode 0700 and moved when it is right and listening. The
-        // kubelet's plugin watcher skips names that begin with a dot.
+        // kubelet's plugin watcher goes into every folder when it starts, and takes every socket for
+        // a plugin whose own name does not begin with a dot (traversePluginDir, handleCreateEvent).
         let parent = path.parent().ok_or(BindError::Address)?;
         let dir = PrivateDir::create(parent).map_err(io)?;
-        let hidden = dir.0.join("s");
+        let hidden = dir.socket();
         let listener = UnixListener::bind(&hidden).map_err(io)?;
         fs::set_permissions(&hidden, Permissions::from_mode(0o600)).map_err(io)?;
         let inode = inode(&fs::symlink_metadata(&hidden).map_err(io)?);
@@ -190,12 +191,55 @@ impl PrivateDir {
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join(".s")
+    }
 }
 
 impl Drop for PrivateDir {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
+        let removed = match fs::remove_file(self.socket()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => fs::remove_dir(&self.0),
+        };
+        if let Err(error) = removed {
             tracing::warn!(path = %self.0.display(), %error, "cannot remove a temporary folder");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_name_that_a_socket_is_made_with_is_hidden_and_its_folder_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("csi.sock");
+        let socket = Socket::bind(&path.display().to_string()).await.unwrap();
+        let made_as = socket.listener.local_addr().unwrap();
+        let name = made_as.as_pathname().unwrap().file_name().unwrap();
+        assert!(name.to_string_lossy().starts_with('.'), "{name:?}");
+        let names: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["csi.sock"]);
+    }
+
+    #[test]
+    fn a_temporary_folder_goes_with_its_socket_and_leaves_what_others_put_there() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = PrivateDir::create(parent.path()).unwrap();
+        fs::write(dir.socket(), "").unwrap();
+        drop(dir);
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
+        let dir = PrivateDir::create(parent.path()).unwrap();
+        let others = dir.0.join("others");
+        fs::write(dir.socket(), "").unwrap();
+        fs::write(&others, "").unwrap();
+        drop(dir);
+        assert!(others.exists());
     }
 }
