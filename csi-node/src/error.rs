@@ -137,6 +137,15 @@ pub enum Error {
         /// Where it is mounted.
         path: PathBuf,
     },
+    /// Unmounted here, and something that we don't see has its disk yet.
+    #[error(
+        "disk {disk} is still in use, perhaps by a container that has a mount of the volume of its own; it is not \
+         taken away yet"
+    )]
+    StillHeld {
+        /// Its name here.
+        disk: String,
+    },
     /// No volume of ours is there.
     #[error("no such volume at that path")]
     VolumeNotFound,
@@ -221,7 +230,8 @@ impl Error {
             | Self::DeviceMissing { .. }
             | Self::NotLabelled(_)
             | Self::NodeUnreadable(_)
-            | Self::InUse { .. } => Code::Unavailable,
+            | Self::InUse { .. }
+            | Self::StillHeld { .. } => Code::Unavailable,
             Self::DeviceAmbiguous { .. }
             | Self::ForeignContext { .. }
             | Self::DeviceUnfit { .. }

@@ -87,6 +87,9 @@ impl Host for FakeHost {
     async fn mount(&self, _: MountPlan) -> Result<(), HostError> {
         not_here()
     }
+    async fn sync(&self, _: &Path) -> Result<(), HostError> {
+        not_here()
+    }
     async fn unmount(&self, _: &Path, _: Unmount) -> Result<(), HostError> {
         not_here()
     }

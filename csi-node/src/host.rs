@@ -5,7 +5,6 @@
 //! own its locks for as long.
 
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use pve_model::ids::ParseIdError;
 use pve_model::size::Bytes;
 use pve_model::wwn::Wwn;
 
+pub use crate::host_error::HostError;
 use crate::mountinfo::Mount;
 
 /// Reads and writes of [`Host::read_block`] and [`Host::write_block`] are of this length and alignment, which
@@ -209,57 +209,6 @@ pub struct Amount {
     pub available: u64,
 }
 
-/// The machine did not do what it was asked for.
-#[derive(Debug, thiserror::Error)]
-pub enum HostError {
-    /// A system call failed.
-    #[error("{doing} {path}: {source}", path = path.display())]
-    Io {
-        /// What was being done.
-        doing: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The device node is not that of the disk.
-    #[error("{path} is not the device node of disk {number}", path = path.display())]
-    WrongNode {
-        /// The node.
-        path: PathBuf,
-        /// The disk it should be of.
-        number: DeviceNumber,
-    },
-    /// Something that the kernel wrote could not be read.
-    #[error("{path} has an unexpected form", path = path.display())]
-    Malformed {
-        /// Where.
-        path: PathBuf,
-    },
-    /// The program could not be started.
-    #[error("cannot run {tool}: {source}")]
-    Spawn {
-        /// Which one.
-        tool: Tool,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The program took too long and was killed.
-    #[error("{tool} took longer than {} s and was killed", limit.as_secs())]
-    ToolTimeout {
-        /// Which one.
-        tool: Tool,
-        /// How long it was given.
-        limit: Duration,
-    },
-    /// The thread that made the call died.
-    #[error("{doing}: the call was lost")]
-    Lost {
-        /// What was being done.
-        doing: &'static str,
-    },
-}
-
 /// The machine.
 #[async_trait]
 pub trait Host: fmt::Debug + Send + Sync + 'static {
@@ -296,6 +245,8 @@ pub trait Host: fmt::Debug + Send + Sync + 'static {
     async fn mounts(&self) -> Result<Vec<Mount>, HostError>;
     /// Mounts.
     async fn mount(&self, plan: MountPlan) -> Result<(), HostError>;
+    /// Writes out all that the file system at `path` still has in memory (syncfs).
+    async fn sync(&self, path: &Path) -> Result<(), HostError>;
     /// Unmounts what is on top at `path`; links are not followed.
     async fn unmount(&self, path: &Path, how: Unmount) -> Result<(), HostError>;
     /// The path with all links in its parent resolved, as the mount table has it.
@@ -372,20 +323,5 @@ impl Tool {
 impl fmt::Display for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.program())
-    }
-}
-
-// === impl HostError ===
-
-impl HostError {
-    /// The error of the system call, if one failed.
-    pub fn errno(&self) -> Option<i32> {
-        match self {
-            Self::Io { source, .. } | Self::Spawn { source, .. } => source.raw_os_error(),
-            Self::WrongNode { .. }
-            | Self::Malformed { .. }
-            | Self::ToolTimeout { .. }
-            | Self::Lost { .. } => None,
-        }
     }
 }

@@ -9,6 +9,7 @@ pub mod device;
 pub mod error;
 pub mod filesystem;
 pub mod host;
+mod host_error;
 pub mod linux_host;
 pub mod mountinfo;
 pub mod mountopts;

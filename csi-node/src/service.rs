@@ -178,8 +178,9 @@ impl Node for Service {
         request: Request<NodeUnstageVolumeRequest>,
     ) -> Answer<NodeUnstageVolumeResponse> {
         let at = validate::unstage(request.get_ref())?;
-        self.exclusively(at.volume, async move |host| {
-            stage::unstage(host.as_ref(), &at.path).await
+        let volume = at.volume.clone();
+        self.exclusively(volume, async move |host| {
+            stage::unstage(host.as_ref(), &at.volume, &at.path).await
         })
         .await?;
         Ok(Response::new(NodeUnstageVolumeResponse {}))

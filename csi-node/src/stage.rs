@@ -1,14 +1,15 @@
 //! NodeStage and NodeUnstage: a volume's file system at its one place on this machine.
 //!
 //! Guarantees: after success the file system of exactly this volume's disk is mounted at exactly this path; a
-//! device is formatted only as [`crate::filesystem`] allows; a foreign mount is never covered nor taken away; and
-//! Unstage does nothing to a device.
+//! device is formatted only as [`crate::filesystem`] allows; a foreign mount is never covered nor taken away;
+//! Unstage writes nothing on a device of its own, and after its success nothing on this machine has the file system.
 //! Assumptions: the caller holds the volume's lock until the returned future ends.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pve_model::volume_id::VolumeId;
+use pve_model::wwn::Wwn;
 use tokio::time::Instant;
 
 use crate::device::{self, VerifiedDevice, Wanted};
@@ -81,9 +82,55 @@ pub async fn stage(host: &dyn Host, request: &StageRequest) -> Result<(), Error>
 }
 
 /// Unmounts whatever is mounted at exactly this path. Nothing mounted there is success, and the path stays.
-pub async fn unstage(host: &dyn Host, staging: &Path) -> Result<(), Error> {
+///
+/// What else has the volume's disk then, as a mount namespace that was copied from ours while the volume was staged,
+/// is an error: success lets the controller take the disk away, and PVE asks nobody.
+pub async fn unstage(host: &dyn Host, volume: &VolumeId, staging: &Path) -> Result<(), Error> {
     let staging = host.resolve(staging).await?;
-    unmount::all(host, &staging).await
+    let mounts = host.mounts().await?;
+    let top = mountinfo::at(&mounts, &staging).last().copied();
+    if let Some(top) = top.filter(|top| top.kind == EXT4) {
+        write_out(host, top).await?;
+    }
+    unmount::all(host, &staging).await?;
+    released(host, volume, top.map(|top| top.number)).await
+}
+
+/// An unmount writes a file system out only if it was its last mount.
+async fn write_out(host: &dyn Host, mount: &Mount) -> Result<(), Error> {
+    let disks = host.disks().await?;
+    if disks.iter().all(|disk| disk.number != mount.number) {
+        return Ok(());
+    }
+    if let Err(error) = host.sync(&mount.point).await {
+        // So it answers for ever once it has stopped writing after errors: unmounting is all that is left to do.
+        tracing::warn!(%error, "a file system that is to be unmounted cannot be written out");
+    }
+    Ok(())
+}
+
+/// Whether nothing on this machine has the volume's disk any more.
+async fn released(
+    host: &dyn Host,
+    volume: &VolumeId,
+    was_mounted: Option<DeviceNumber>,
+) -> Result<(), Error> {
+    let own = Wwn::of(volume);
+    let mounts = host.mounts().await?;
+    let mut disks = host.disks().await?;
+    disks.retain(|disk| disk.has(own) || Some(disk.number) == was_mounted);
+    for disk in disks {
+        if let Some(other) = mounts.iter().find(|mount| mount.number == disk.number) {
+            return Err(Error::InUse {
+                path: other.point.clone(),
+            });
+        }
+        let device = host.open(&disk).await?;
+        if host.claim(&device).await? == Claim::Taken {
+            return Err(Error::StillHeld { disk: disk.name });
+        }
+    }
+    Ok(())
 }
 
 /// Whether a mount is the whole file system of this device.

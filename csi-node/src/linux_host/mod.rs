@@ -131,6 +131,11 @@ impl Host for LinuxHost {
         blocking("mount", move || paths::mount(&plan)).await
     }
 
+    async fn sync(&self, path: &Path) -> Result<(), HostError> {
+        let path = path.to_owned();
+        blocking("write out", move || paths::sync(&path)).await
+    }
+
     async fn unmount(&self, path: &Path, how: Unmount) -> Result<(), HostError> {
         let path = path.to_owned();
         blocking("unmount", move || paths::unmount(&path, how)).await

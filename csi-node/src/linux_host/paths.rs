@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags};
 use nix::sys::stat::{major, minor};
 
@@ -53,6 +54,15 @@ pub(super) fn mount(plan: &MountPlan) -> Result<(), HostError> {
             nix::mount::mount(none, target, none, flags, none).map_err(io("make read-only", target))
         }
     }
+}
+
+pub(super) fn sync(path: &Path) -> Result<(), HostError> {
+    let folder = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC).bits())
+        .open(path)
+        .map_err(io("open", path))?;
+    nix::unistd::syncfs(folder).map_err(io("write out", path))
 }
 
 pub(super) fn unmount(path: &Path, how: Unmount) -> Result<(), HostError> {

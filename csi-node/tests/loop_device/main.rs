@@ -10,6 +10,7 @@
 )]
 
 mod blank_or_not;
+mod detach;
 mod disk;
 mod life;
 mod machine;
