@@ -58,16 +58,6 @@ impl Work {
             .map_err(|_| WorkError::Panicked)
     }
 
-    /// Cancelled when the program ends: for loops that run for ever.
-    pub fn stopping(&self) -> &CancellationToken {
-        &self.stopping
-    }
-
-    /// How many pieces of work run.
-    pub fn running(&self) -> usize {
-        self.tracker.len()
-    }
-
     /// Waits until all work has ended, for `patience` at most. Answers how much still runs.
     pub async fn drain(&self, patience: Duration) -> usize {
         self.tracker.close();
@@ -109,7 +99,7 @@ mod tests {
         caller.abort();
         assert!(caller.await.unwrap_err().is_cancelled());
         assert!(locks.try_lock("volume").is_none());
-        assert_eq!(work.running(), 1);
+        assert_eq!(work.drain(Duration::ZERO).await, 1);
         go_on.notify_one();
         assert_eq!(work.drain(Duration::from_secs(5)).await, 0);
         assert!(locks.try_lock("volume").is_some());
