@@ -30,8 +30,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-/// Work that is under way when the program is told to end. Kubernetes kills it 30 s after that.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// For requests that are answered yet when the program is told to end, and then for work that goes on without them.
+/// Kubernetes kills the program after 30 s.
+const PATIENCE: Duration = Duration::from_secs(15);
+const LAST_WORK: Duration = Duration::from_secs(8);
+/// A thread that waits for a name server can't be told to end.
+const LAST_THREADS: Duration = Duration::from_secs(1);
 
 /// CSI controller for Kubernetes clusters whose Nodes are guests of Proxmox VE.
 #[derive(Debug, Parser)]
@@ -97,7 +101,11 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => runtime.block_on(start(arguments)),
+        Ok(runtime) => {
+            let code = runtime.block_on(start(arguments));
+            runtime.shutdown_timeout(LAST_THREADS);
+            code
+        }
         Err(error) => {
             tracing::error!(%error, "cannot start");
             ExitCode::FAILURE
@@ -171,13 +179,16 @@ async fn run(
         stop.clone(),
     )
     .await?;
-    let (served, (), (), ()) = tokio::join!(
+    // Both may be waiting for PVE or for a name server when the program is told to end.
+    let follow = source.follow(changed, stop.clone());
+    let watch = Arc::clone(&health).watch(driver, stop.clone());
+    let (served, _, _, ()) = tokio::join!(
         server::serve(socket, routes, telemetry.rpc, stop.clone(), PATIENCE),
-        source.follow(changed, stop.clone()),
-        Arc::clone(&health).watch(driver, stop),
+        stop.run_until_cancelled(follow),
+        stop.run_until_cancelled(watch),
         admin,
     );
-    let left = work.drain(PATIENCE).await;
+    let left = work.drain(LAST_WORK).await;
     if left > 0 {
         tracing::warn!(left, "ending while work still runs");
     }

@@ -3,16 +3,32 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+
+/// The kubelet and Prometheus need one each.
+const CONNECTIONS_MAX: usize = 32;
+
+/// From the begin of a connection to its end.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// For requests that run when the program is told to end.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
 /// Answers whether the program can do its work, and if not, why. It must not block.
 pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -41,7 +57,11 @@ impl Admin {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is cancelled.
+    /// Serves until `stop` is cancelled. Requests that run then have a second to end; if one has not by then, all that are
+    /// left are cut off and the error is `TimedOut`.
+    ///
+    /// At most 32 connections are served at once, others wait in the kernel's queue. Each is for one request, which has
+    /// five seconds.
     pub async fn serve(
         self,
         registry: Arc<Registry>,
@@ -53,9 +73,32 @@ impl Admin {
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .with_state(Shared { registry, ready });
-        axum::serve(self.listener, router)
-            .with_graceful_shutdown(stop.cancelled_owned())
-            .await
+        let mut listener = self.listener;
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(_) = connections.join_next() => {}
+                // axum's accept tries again by itself, a second later where file descriptors have run out.
+                (stream, _) = Listener::accept(&mut listener), if connections.len() < CONNECTIONS_MAX => {
+                    connections.spawn(connection(stream, router.clone()));
+                }
+            }
+        }
+        drop(listener);
+        let ended = async { while connections.join_next().await.is_some() {} };
+        timeout(LAST_REQUESTS, ended).await.map_err(io::Error::from)
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router) {
+    let served = http1::Builder::new()
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    match timeout(REQUEST, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection to the admin port"),
+        Err(_) => tracing::debug!("a connection to the admin port took too long"),
     }
 }
 
@@ -81,7 +124,8 @@ mod tests {
 
     use prometheus_client::metrics::counter::Counter;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
+    use tokio::task::JoinHandle;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -125,5 +169,51 @@ mod tests {
         stop.cancel();
         served.await.unwrap().unwrap();
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    async fn healthy() -> (SocketAddr, CancellationToken, JoinHandle<io::Result<()>>) {
+        let admin = Admin::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let (address, stop) = (admin.address().unwrap(), CancellationToken::new());
+        let serve = admin.serve(Arc::default(), Arc::new(|| Ok(())), stop.clone());
+        (address, stop, tokio::spawn(serve))
+    }
+
+    async fn half_a_request(address: SocketAddr) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /met").await.unwrap();
+        stream
+    }
+
+    #[tokio::test]
+    async fn a_request_without_end_does_not_keep_the_program_from_ending() {
+        let (address, stop, served) = healthy().await;
+        let _open = half_a_request(address).await;
+        get(address, "/healthz").await;
+        let begun = Instant::now();
+        stop.cancel();
+        let ended = timeout(Duration::from_secs(2), served).await;
+        let error = ended.unwrap().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+
+    #[tokio::test]
+    async fn connections_beyond_the_bound_wait_until_others_are_cut_off() {
+        let (address, ..) = healthy().await;
+        let mut open = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            open.push(half_a_request(address).await);
+        }
+        let begun = Instant::now();
+        let soon = timeout(Duration::from_secs(1), get(address, "/healthz")).await;
+        assert!(soon.is_err(), "{soon:?}");
+        let late = timeout(REQUEST, get(address, "/healthz")).await.unwrap();
+        assert!(late.starts_with("HTTP/1.1 200"), "{late}");
+        assert!(begun.elapsed() <= REQUEST + Duration::from_secs(1));
+        for mut stream in open {
+            let mut rest = Vec::new();
+            let cut = timeout(Duration::from_secs(1), stream.read_to_end(&mut rest)).await;
+            assert!(cut.is_ok(), "a connection outlives its time");
+        }
     }
 }
