@@ -48,6 +48,11 @@ impl Wanted {
             size: context.size,
         })
     }
+
+    /// Whether only a name from a slot, in which another volume may sit by now, speaks for the disk.
+    pub fn is_doubtful(&self) -> bool {
+        self.wwn.is_slot_made() && self.size.is_none()
+    }
 }
 
 // === impl VerifiedDevice ===
@@ -70,6 +75,14 @@ impl VerifiedDevice {
             Some(holder) => Some(Unfit::Held(holder.clone())),
             None => (!disk.partitions.is_empty()).then_some(Unfit::Partitioned),
         }
+    }
+
+    /// Refuses a disk for which only the name of a slot speaks, unless what is on it does, too.
+    pub fn trust(&self, wanted: Wanted) -> Result<(), Error> {
+        if wanted.is_doubtful() {
+            return Err(self.unfit(Unfit::Unproved));
+        }
+        Ok(())
     }
 
     /// The error that it can't be used.
@@ -218,6 +231,14 @@ mod tests {
         host.set_disks(vec![empty]);
         let missing = find_in(&host, wanted(OWN, None)).await;
         assert!(matches!(missing, Err(Error::DeviceMissing { .. })));
+    }
+
+    #[test]
+    fn b09_a_slots_name_without_a_size_is_doubtful() {
+        let doubtful = |wwn, size| wanted(wwn, size).is_doubtful();
+        assert!(doubtful(SLOT, None));
+        assert!(!doubtful(SLOT, Some(Bytes::GIB)));
+        assert!(!doubtful(OWN, None));
     }
 
     #[tokio::test(start_paused = true)]

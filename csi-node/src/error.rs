@@ -189,6 +189,11 @@ pub enum Unfit {
         /// Size of the volume.
         wanted: Bytes,
     },
+    /// The former driver named a slot, said no size, and what is on the disk proves nothing.
+    #[error(
+        "its name comes from a slot, the volume's size is not known, and no ext4 is on it: detach it and attach it again"
+    )]
+    Unproved,
     /// Sysfs and the open device disagree.
     #[error("its size is changing")]
     SizeChanging,

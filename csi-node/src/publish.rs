@@ -226,6 +226,7 @@ async fn publish_block(
     device: &VerifiedDevice,
     target: &Path,
 ) -> Result<(), Error> {
+    device.trust(request.wanted)?;
     let mounts = host.mounts().await?;
     let number = device.device().disk.number;
     let kind = host.kind(target).await?;

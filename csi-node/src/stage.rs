@@ -68,7 +68,7 @@ enum Step {
 pub async fn stage(host: &dyn Host, request: &StageRequest) -> Result<(), Error> {
     let device = device::find(host, request.wanted, Instant::now() + APPEARS_WITHIN).await?;
     let StageUsage::Mount { options, format } = &request.usage else {
-        return Ok(());
+        return device.trust(request.wanted);
     };
     let staging = host.resolve(&request.staging).await?;
     let mounts = host.mounts().await?;
@@ -218,6 +218,7 @@ async fn prepare(
             finish(host, device, wanted).await
         }
         (Content::Blank | Content::FormatInterrupted, Access::ReadWrite) => {
+            device.trust(wanted)?;
             device.verify_again(host, wanted).await?;
             filesystem::format(host, device, wanted.wwn, format).await?;
             finish(host, device, wanted).await

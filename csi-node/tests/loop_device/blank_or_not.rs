@@ -4,24 +4,14 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, MARK_FROM_END};
 use crate::machine::{MIB, Machine, mounts_at, publish_request, run, with_machine};
 use tonic::Code;
 
 const VOLUME: &str = "r1/pve1/local-lvm/vm-9999-pvc-1";
 const SIZE: u64 = 64 * MIB;
 /// Where the mark lies that formatting had begun.
-const MARK: u64 = SIZE - (512 << 10);
-
-fn mark_of(disk: &Disk) -> Vec<u8> {
-    let text = format!(
-        "pve-csi-node: ext4 is being made on {}, never mounted yet\n",
-        disk.wwn
-    );
-    let mut mark = text.into_bytes();
-    mark.resize(4096, 0);
-    mark
-}
+const MARK: u64 = SIZE - MARK_FROM_END;
 
 async fn assert_refused(machine: &Machine, disk: &Disk, what: &str) {
     let staging = machine.path("staging");
@@ -132,7 +122,7 @@ fn formatting_that_was_interrupted_is_done_again() {
         // As a killed mkfs leaves it: inode tables, and no superblock yet.
         disk.write(MIB, b"half an inode table");
         assert_refused(&machine, &disk, "no mark").await;
-        let mark = mark_of(&disk);
+        let mark = disk.mark();
         disk.write(MARK, &mark);
         machine.stage(&disk, &staging).await.unwrap();
         fs::write(staging.join("kept"), "kept").unwrap();
@@ -157,7 +147,7 @@ fn whenever_mkfs_is_killed_the_volume_can_be_staged_afterwards() {
         let size = 1024 * MIB;
         for (index, delay) in [2, 5, 10, 20, 40, 80].into_iter().enumerate() {
             let disk = machine.plugged(&format!("sd{index}"), VOLUME, size);
-            disk.write(size - (512 << 10), &mark_of(&disk));
+            disk.write(disk.mark_at(), &disk.mark());
             let mut mkfs = Command::new("mkfs.ext4")
                 .args(["-q", "-m0", "-E", "nodiscard"])
                 .arg(&disk.node)

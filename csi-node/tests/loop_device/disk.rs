@@ -12,11 +12,16 @@ use pve_model::wwn::Wwn;
 
 use crate::machine::run;
 
+/// Distance of the mark from the end of a disk.
+pub(crate) const MARK_FROM_END: u64 = 512 << 10;
+
 /// A disk that is plugged into the machine.
 pub(crate) struct Disk {
     pub(crate) handle: String,
     pub(crate) wwn: Wwn,
     pub(crate) size: u64,
+    /// The former driver says none.
+    pub(crate) says_size: bool,
     pub(crate) backing: PathBuf,
     pub(crate) node: PathBuf,
     pub(crate) sysfs: PathBuf,
@@ -76,11 +81,30 @@ impl Disk {
 
     /// What the controller hands over.
     pub(crate) fn context(&self) -> HashMap<String, String> {
-        HashMap::from([
+        let mut context = HashMap::from([
             ("DevicePath".to_owned(), self.wwn.by_id_path()),
             ("lun".to_owned(), "1".to_owned()),
-            ("size".to_owned(), self.size.to_string()),
-        ])
+        ]);
+        if self.says_size {
+            context.insert("size".to_owned(), self.size.to_string());
+        }
+        context
+    }
+
+    /// What says on it that formatting has begun.
+    pub(crate) fn mark(&self) -> Vec<u8> {
+        let text = format!(
+            "pve-csi-node: ext4 is being made on {}, never mounted yet\n",
+            self.wwn
+        );
+        let mut mark = text.into_bytes();
+        mark.resize(4096, 0);
+        mark
+    }
+
+    /// Where it lies.
+    pub(crate) fn mark_at(&self) -> u64 {
+        self.size - MARK_FROM_END
     }
 
     /// The loop device itself.
@@ -112,7 +136,7 @@ impl Disk {
     }
 }
 
-/// Several engineers and tests ask for a free device at once, and only one gets it.
+/// Programs that ask for a free device at the same time are told the same one, and only one gets it.
 pub(crate) fn attach(backing: &Path) -> Loop {
     for _ in 0..50 {
         let output = Command::new("losetup")

@@ -171,6 +171,7 @@ impl Machine {
             handle: handle.to_owned(),
             wwn,
             size,
+            says_size: true,
             backing,
             node: self.path("dev").join(name),
             sysfs: self.path("sys/block").join(name),

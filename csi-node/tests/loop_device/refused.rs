@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tonic::Code;
 
-use crate::machine::{MIB, mounts_at, publish_request, run, with_machine};
+use crate::machine::{MIB, block_capability, mounts_at, publish_request, run, with_machine};
 
 const VOLUME: &str = "r1/pve1/local-lvm/vm-9999-pvc-1";
 const OTHER: &str = "r1/pve1/local-lvm/vm-9999-pvc-2";
@@ -47,6 +47,39 @@ fn b09_a_device_that_is_not_surely_the_volumes_is_refused() {
         stale.size = 64 * MIB;
         machine.stage(&stale, &staging).await.unwrap();
         machine.unstage(&stale, &staging).await.unwrap();
+    });
+}
+
+#[test]
+fn b09_a_slots_name_alone_neither_formats_a_disk_nor_hands_it_out_raw() {
+    with_machine("b09_a_slots_name_alone", async |machine| {
+        let staging = machine.path("staging");
+        let slot = "0x5056432d49443031".parse().unwrap();
+        let mut disk = machine.disk("sdb", VOLUME, 64 * MIB).named(slot);
+        disk.says_size = false;
+        disk.plug();
+        let refused = async |what: &str| {
+            let digest = disk.digest();
+            let error = machine.stage(&disk, &staging).await.expect_err(what);
+            assert_eq!(error.code(), Code::FailedPrecondition, "{what}: {error}");
+            assert_eq!((disk.digest(), mounts_at(&staging)), (digest, 0), "{what}");
+        };
+        refused("blank").await;
+        disk.write(disk.mark_at(), &disk.mark());
+        refused("being formatted").await;
+        disk.write(disk.mark_at(), &[0; 4096]);
+        let raw = block_capability();
+        let error = machine.stage_as(&disk, &staging, raw).await.unwrap_err();
+        assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+        let mut request = publish_request(&disk, &staging, &machine.path("raw"));
+        request.volume_capability = Some(block_capability());
+        let error = machine.publish(request).await.unwrap_err();
+        assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+        assert!(!machine.path("raw").exists());
+        // What the former driver had staged has its file system.
+        run("mkfs.ext4", &["-q", disk.node.to_str().unwrap()]);
+        machine.stage(&disk, &staging).await.unwrap();
+        machine.unstage(&disk, &staging).await.unwrap();
     });
 }
 
