@@ -5,8 +5,8 @@
 //! for want of room is given only after a look whether the disk is there already.
 //! **Assumptions:** the provisioner repeats the same request after an unknown outcome, and may choose another place
 //! only after a final answer. What is not held: when this process dies between the request to PVE and its answer, and
-//! the storage of that place then stops answering before the retry, the disk may be made a second time elsewhere; the
-//! first is then an orphan that nothing refers to.
+//! before the retry the storage of that place stops answering, or a place that comes before it and was full has room
+//! again, the disk may be made a second time elsewhere; the first is then an orphan that nothing refers to.
 //! **Requests:** list of storages, allocation, look; one more with a quota, more only after a failure.
 
 use std::collections::BTreeSet;
@@ -14,27 +14,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pve_client::{ApiError, DiskInfo, Effect, ErrorKind, Presence};
-use pve_model::{Bytes, PveNode, StorageId, VolumeId};
+use pve_model::{Bytes, PveNode, Region, StorageId, VolumeId};
 use pve_runtime::KeyedLock;
 use pve_runtime::config::StoragePolicy;
 use tokio::time::Instant;
 
 use crate::disk::{self, Age};
 use crate::error::{Error, Exhausted};
-use crate::pins::Pins;
+use crate::pins::{Pin, Pins};
 use crate::placement::{self, Candidate, Plan};
 use crate::region::{Driver, RegionContext};
-use crate::scope;
+use crate::scope::{self, Wanted};
 use crate::validate::{CreateRequest, Place};
 
 /// How long an allocation may wait for another one that counts against the same quota.
 const QUOTA_WAIT: Duration = Duration::from_mins(1);
 
+const STILL_AT_WORK: &str = "Proxmox VE may still be at work on this volume";
+
 /// What creation remembers between calls. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     pins: Arc<Pins>,
-    quotas: KeyedLock<(StorageId, Option<PveNode>)>,
+    quotas: KeyedLock<(Region, StorageId, Option<PveNode>)>,
 }
 
 /// A volume that is there.
@@ -74,7 +76,7 @@ pub async fn create(
         .as_ref()
         .ok_or_else(|| Error::Invalid("parameter \"storage\" is required".to_owned()))?;
     let mut refusal = None;
-    for (region, wanted) in scope::regions(driver, storage, request)? {
+    for (region, wanted) in pinned_first(driver, memory, storage, request).await? {
         let limits = scope::allowed(&region, storage, request)?;
         let creation = Creation {
             region: &region,
@@ -89,6 +91,42 @@ pub async fn create(
         }
     }
     Err(refusal.unwrap_or_else(|| no_room(Exhausted::Storage, "in no region".to_owned())))
+}
+
+/// The regions that were asked for, the one where an earlier call may have made the disk first, and alone while it may
+/// still come.
+async fn pinned_first(
+    driver: &Driver,
+    memory: &Memory,
+    storage: &StorageId,
+    request: &CreateRequest,
+) -> Result<Vec<Wanted>, Error> {
+    let mut regions = scope::regions(driver, storage, request)?;
+    let Some(pin) = memory.pins.get(&request.name) else {
+        return Ok(regions);
+    };
+    let name = &pin.volume.region;
+    if regions.iter().any(|(region, _)| region.name == *name) {
+        regions.sort_by_key(|(region, _)| region.name != *name);
+        if pin.may_still_come() {
+            regions.truncate(1);
+        }
+    } else if let Some(region) = driver.region(name) {
+        not_elsewhere(&region, &pin).await?;
+    }
+    Ok(regions)
+}
+
+/// Refuses to make the disk while there is one, or may come one, in a region that is not asked for any more.
+async fn not_elsewhere(region: &RegionContext, pin: &Pin) -> Result<(), Error> {
+    match disk::look(region, &pin.volume).await {
+        Ok(Presence::Present(_)) => Err(Error::Exists(
+            "a volume of this name exists in another region".to_owned(),
+        )),
+        Ok(Presence::Absent) if pin.may_still_come() => Err(Error::Busy(STILL_AT_WORK)),
+        Ok(Presence::Absent) => Ok(()),
+        Err(source) => Err(unseen("looking for the disk of an earlier request")(source)),
+    }
 }
 
 impl Creation<'_> {
@@ -124,9 +162,7 @@ impl Creation<'_> {
             Err(error) if error.effect() == Effect::None && pin.may_still_come() => {
                 tracing::info!(volume.id = %pin.volume, %error, "an earlier request may be at work");
                 self.memory.pins.restore(name, pin);
-                Err(Error::Busy(
-                    "Proxmox VE may still be at work on this volume",
-                ))
+                Err(Error::Busy(STILL_AT_WORK))
             }
             outcome => outcome,
         }
@@ -193,7 +229,7 @@ impl Creation<'_> {
             return self.allocate(volume, candidate).await;
         }
         let deadline = Instant::now() + QUOTA_WAIT;
-        let key = (self.storage.clone(), candidate.zone.clone());
+        let key = (self.region.name.clone(), self.storage.clone(), candidate.zone.clone());
         let _turn = self
             .memory
             .quotas
