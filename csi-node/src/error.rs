@@ -168,6 +168,18 @@ pub enum Error {
     /// The machine did not do what it was asked for.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// It went wrong after something had been mounted.
+    #[error(transparent)]
+    AfterMount(Box<Error>),
+}
+
+/// What an RPC that failed may have left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing is mounted that was not before.
+    None,
+    /// Something may be mounted, or be mounted yet.
+    Possible,
 }
 
 /// What is wrong with a disk.
@@ -225,13 +237,62 @@ impl Error {
         Self::Invalid(words.into())
     }
 
-    /// The code for the kubelet.
+    /// This error, of something that happened after a mount.
+    pub fn after_mount(self) -> Self {
+        match self {
+            Self::AfterMount(_) => self,
+            other => Self::AfterMount(Box::new(other)),
+        }
+    }
+
+    /// What may have happened nevertheless.
+    pub fn effect(&self) -> Effect {
+        match self {
+            Self::Busy
+            | Self::StillWorking(_)
+            | Self::Work(WorkError::Panicked)
+            | Self::Host(HostError::Lost { .. })
+            | Self::AfterMount(_) => Effect::Possible,
+            Self::Work(WorkError::Stopping)
+            | Self::Invalid(_)
+            | Self::DeviceMissing { .. }
+            | Self::DeviceAmbiguous { .. }
+            | Self::ForeignContext { .. }
+            | Self::DeviceUnfit { .. }
+            | Self::NotBlank { .. }
+            | Self::FilesystemDamaged { .. }
+            | Self::ForeignMount { .. }
+            | Self::WrongPath { .. }
+            | Self::NotEmpty { .. }
+            | Self::NotStaged { .. }
+            | Self::PublishedOtherwise { .. }
+            | Self::PublishedElsewhere { .. }
+            | Self::ReadOnlyAfterErrors { .. }
+            | Self::InUse { .. }
+            | Self::StillHeld { .. }
+            | Self::VolumeNotFound
+            | Self::Tool { .. }
+            | Self::NotLabelled(_)
+            | Self::NodeUnreadable(_)
+            | Self::Host(
+                HostError::Io { .. }
+                | HostError::WrongNode { .. }
+                | HostError::Malformed { .. }
+                | HostError::Spawn { .. }
+                | HostError::ToolTimeout { .. },
+            ) => Effect::None,
+        }
+    }
+
+    /// The code for the kubelet. An error of [`Effect::Possible`] has one of those that it takes so.
     pub fn code(&self) -> Code {
         match self {
             Self::Invalid(_) => Code::InvalidArgument,
             Self::Busy => Code::Aborted,
             Self::StillWorking(_) => Code::DeadlineExceeded,
-            Self::Work(WorkError::Stopping)
+            Self::Work(WorkError::Stopping | WorkError::Panicked)
+            | Self::Host(HostError::Lost { .. })
+            | Self::AfterMount(_)
             | Self::DeviceMissing { .. }
             | Self::NotLabelled(_)
             | Self::NodeUnreadable(_)
@@ -250,7 +311,14 @@ impl Error {
             | Self::ReadOnlyAfterErrors { .. } => Code::FailedPrecondition,
             Self::PublishedOtherwise { .. } => Code::AlreadyExists,
             Self::VolumeNotFound => Code::NotFound,
-            Self::Work(WorkError::Panicked) | Self::Tool { .. } | Self::Host(_) => Code::Internal,
+            Self::Tool { .. }
+            | Self::Host(
+                HostError::Io { .. }
+                | HostError::WrongNode { .. }
+                | HostError::Malformed { .. }
+                | HostError::Spawn { .. }
+                | HostError::ToolTimeout { .. },
+            ) => Code::Internal,
         }
     }
 }
@@ -268,54 +336,5 @@ impl From<Error> for Status {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_may_have_happened_is_told_apart_from_what_has_not() {
-        let uncertain = [
-            Code::Cancelled,
-            Code::DeadlineExceeded,
-            Code::Unavailable,
-            Code::Aborted,
-        ];
-        let wwn = "0x5c42a611aadbf50e".parse().unwrap();
-        assert!(uncertain.contains(&Error::Busy.code()));
-        assert!(uncertain.contains(&Error::StillWorking(Duration::from_secs(1)).code()));
-        assert!(
-            uncertain.contains(
-                &Error::DeviceMissing {
-                    wwn,
-                    waited: Duration::ZERO
-                }
-                .code()
-            )
-        );
-        for error in [
-            Error::invalid("x"),
-            Error::ForeignContext { wwn },
-            Error::NotBlank {
-                disk: "sdb".into(),
-                found: "xfs".into(),
-            },
-            Error::NotStaged { path: "/x".into() },
-        ] {
-            assert!(!uncertain.contains(&error.code()), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_disk_that_does_not_appear_is_named() {
-        let wwn = "0x5c42a611aadbf50e".parse().unwrap();
-        let status = Status::from(Error::DeviceMissing {
-            wwn,
-            waited: Duration::from_secs(20),
-        });
-        assert_eq!(status.code(), Code::Unavailable);
-        assert!(
-            status.message().contains("0x5c42a611aadbf50e"),
-            "{}",
-            status.message()
-        );
-    }
-}
+#[path = "error_tests.rs"]
+mod tests;

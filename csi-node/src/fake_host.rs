@@ -1,5 +1,6 @@
 //! A machine made of values, for tests of decisions.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,13 +12,16 @@ use crate::host::{
     Access, Claim, Device, DeviceNumber, Disk, Host, HostError, Medium, MountPlan, PathKind, Span,
     Tool, ToolOutput, Unmount, Usage,
 };
-use crate::mountinfo::Mount;
+use crate::mountinfo::{self, Mount};
 
-/// Its disks can be changed while it is used; everything else is empty, and no program runs.
+/// Its disks and mounts can be changed while it is used; everything else is empty, and no program runs.
 #[derive(Debug, Default)]
 pub(crate) struct FakeHost {
     disks: Mutex<Vec<Disk>>,
     stuck: Option<PathBuf>,
+    broken: Option<PathBuf>,
+    tables: Mutex<VecDeque<&'static str>>,
+    calls: Mutex<Vec<String>>,
 }
 
 /// A disk of 1 GiB with nothing on it; `wwn` as `0x…`.
@@ -42,6 +46,25 @@ impl FakeHost {
             stuck: Some(path.to_owned()),
             ..Self::default()
         }
+    }
+
+    /// A machine on which calls about `path` panic.
+    pub(crate) fn broken_at(path: &Path) -> Self {
+        Self {
+            broken: Some(path.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// What the mount table says at one reading after the other; it can't be read if that is nonsense, and is empty
+    /// after the last.
+    pub(crate) fn set_mounts(&self, tables: &[&'static str]) {
+        *self.tables.lock().unwrap() = tables.iter().copied().collect();
+    }
+
+    /// Mounts and unmounts that were asked for.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock().unwrap())
     }
 
     pub(crate) fn set_disks(&self, disks: Vec<Disk>) {
@@ -82,28 +105,38 @@ impl Host for FakeHost {
         not_here()
     }
     async fn mounts(&self) -> Result<Vec<Mount>, HostError> {
-        Ok(Vec::new())
+        let table = self.tables.lock().unwrap().pop_front().unwrap_or_default();
+        mountinfo::parse(table.as_bytes()).or_else(|_| not_here())
     }
-    async fn mount(&self, _: MountPlan) -> Result<(), HostError> {
-        not_here()
+    async fn mount(&self, plan: MountPlan) -> Result<(), HostError> {
+        let call = match plan {
+            MountPlan::Filesystem { target, .. } => format!("mount {}", target.display()),
+            MountPlan::Bind { target, .. } => format!("bind {}", target.display()),
+            MountPlan::ReadOnlyBind { target, .. } => format!("read-only {}", target.display()),
+        };
+        self.calls.lock().unwrap().push(call);
+        Ok(())
     }
     async fn sync(&self, _: &Path) -> Result<(), HostError> {
         not_here()
     }
-    async fn unmount(&self, _: &Path, _: Unmount) -> Result<(), HostError> {
-        not_here()
+    async fn unmount(&self, path: &Path, _: Unmount) -> Result<(), HostError> {
+        let call = format!("unmount {}", path.display());
+        self.calls.lock().unwrap().push(call);
+        Ok(())
     }
     async fn resolve(&self, path: &Path) -> Result<PathBuf, HostError> {
         if self.stuck.as_deref() == Some(path) {
             std::future::pending::<()>().await;
         }
+        assert_ne!(self.broken.as_deref(), Some(path), "expected by the test");
         Ok(path.to_owned())
     }
     async fn kind(&self, _: &Path) -> Result<PathKind, HostError> {
         Ok(PathKind::Missing)
     }
     async fn create_dir(&self, _: &Path) -> Result<(), HostError> {
-        not_here()
+        Ok(())
     }
     async fn create_file(&self, _: &Path) -> Result<(), HostError> {
         not_here()

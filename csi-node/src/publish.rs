@@ -11,7 +11,7 @@ use pve_model::wwn::Wwn;
 use tokio::time::Instant;
 
 use crate::device::{self, VerifiedDevice, Wanted};
-use crate::error::Error;
+use crate::error::{Error, Unfit};
 use crate::filesystem;
 use crate::host::{Access, DeviceNumber, Disk, Host, HostError, MountPlan, PathKind, Unmount};
 use crate::mountinfo::{self, Mount};
@@ -112,6 +112,9 @@ async fn publish_mount(
         number,
         request.access,
     )?;
+    if step == Step::Done {
+        return Ok(());
+    }
     if step == Step::Bind {
         let elsewhere = |mount: &&Mount| is_whole(mount, number) && mount.point != staging;
         let other = mounts.iter().find(elsewhere);
@@ -129,21 +132,43 @@ async fn publish_mount(
             keep,
         };
         if let Err(error) = host.mount(plan).await {
-            host.unmount(target, Unmount::Clean).await?;
-            return Err(error.into());
+            return Err(undone(host, target, error.into()).await.after_mount());
         }
     }
+    let confirmed = confirm(host, target, number, request.access).await;
+    confirmed.map_err(Error::after_mount)
+}
+
+/// Whether the target shows the device as it was asked for; anything else there came by our bind and goes again.
+async fn confirm(
+    host: &dyn Host,
+    target: &Path,
+    number: DeviceNumber,
+    access: Access,
+) -> Result<(), Error> {
     let after = host.mounts().await?;
-    match decide(
-        &mountinfo::at(&after, target),
-        target,
-        number,
-        request.access,
-    )? {
-        Step::Done => Ok(()),
-        Step::Bind | Step::MakeReadOnly => Err(Error::NotStaged {
+    let here = mountinfo::at(&after, target);
+    match decide(&here, target, number, access) {
+        Ok(Step::Done) => Ok(()),
+        Ok(Step::Bind) => Err(Error::NotStaged {
             path: target.to_owned(),
         }),
+        Ok(Step::MakeReadOnly) => {
+            let error = Error::PublishedOtherwise {
+                path: target.to_owned(),
+                how: "for writing",
+            };
+            Err(undone(host, target, error).await)
+        }
+        Err(error) => Err(undone(host, target, error).await),
+    }
+}
+
+/// `error`, once the bind at the target is gone, or why it is not.
+async fn undone(host: &dyn Host, target: &Path, error: Error) -> Error {
+    match host.unmount(target, Unmount::Clean).await {
+        Ok(()) => error,
+        Err(stays) => stays.into(),
     }
 }
 
@@ -257,11 +282,12 @@ async fn publish_block(
         target: target.to_owned(),
     };
     host.mount(plan).await?;
-    if host.kind(target).await? == PathKind::Device(number) {
-        return Ok(());
-    }
-    host.unmount(target, Unmount::Clean).await?;
-    Err(device.unfit(crate::error::Unfit::Changed))
+    let error = match host.kind(target).await {
+        Ok(PathKind::Device(found)) if found == number => return Ok(()),
+        Ok(_) => undone(host, target, device.unfit(Unfit::Changed)).await,
+        Err(error) => error.into(),
+    };
+    Err(error.after_mount())
 }
 
 /// Read-only is a property of the whole device: all Pods that have it must want the same.

@@ -1,6 +1,8 @@
 use std::path::Path;
 
 use super::*;
+use crate::error::Effect;
+use crate::fake_host::{FakeHost, disk};
 
 const NUMBER: DeviceNumber = DeviceNumber {
     major: 8,
@@ -66,4 +68,50 @@ fn b54_b55_only_a_staged_and_writable_volume_is_published_for_writing() {
     }
     let nothing = staged_mount(&[], Path::new("/x"), NUMBER, Access::ReadOnly);
     assert!(matches!(nothing, Err(Error::NotStaged { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_goes_wrong_after_the_bind_is_uncertain_and_a_wrong_bind_goes() {
+    const STAGED: &str = "1 2 8:16 / /k/staging rw - ext4 /dev/x rw\n";
+    const RIGHT: &str = "1 2 8:16 / /k/target rw - ext4 /dev/x rw\n";
+    const WRONG: &str = "1 2 8:32 / /k/target rw - ext4 /dev/x rw\n";
+    let cases: [(&'static str, Access, bool, &[&str]); 5] = [
+        (RIGHT, Access::ReadWrite, true, &["bind"]),
+        (WRONG, Access::ReadWrite, false, &["bind", "unmount"]),
+        ("", Access::ReadWrite, false, &["bind"]),
+        ("nonsense", Access::ReadWrite, false, &["bind"]),
+        (
+            RIGHT,
+            Access::ReadOnly,
+            false,
+            &["bind", "read-only", "unmount"],
+        ),
+    ];
+    for (table, access, good, calls) in cases {
+        let host = FakeHost::default();
+        host.set_disks(vec![disk("sdb", 16, "0x5c42a611aadbf50e")]);
+        host.set_mounts(&[STAGED, table]);
+        let request = PublishRequest {
+            volume: "r1/pve1/local-lvm/vm-9999-pvc-1".parse().unwrap(),
+            wanted: Wanted {
+                wwn: "0x5c42a611aadbf50e".parse().unwrap(),
+                size: None,
+            },
+            staging: "/k/staging".into(),
+            target: "/k/target".into(),
+            usage: PublishUsage::Mount,
+            access,
+            places: Places::Any,
+        };
+        let outcome = publish(&host, &request).await;
+        assert_eq!(outcome.is_ok(), good, "{table} {access:?}");
+        let effect = outcome.err().map(|error| (error.effect(), error.code()));
+        let uncertain = (Effect::Possible, tonic::Code::Unavailable);
+        assert!(effect.is_none_or(|effect| effect == uncertain), "{table}");
+        let expected: Vec<String> = calls
+            .iter()
+            .map(|call| format!("{call} /k/target"))
+            .collect();
+        assert_eq!(host.calls(), expected, "{table} {access:?}");
+    }
 }

@@ -61,6 +61,13 @@ async fn b54_work_that_hangs_keeps_its_own_volume_and_no_other() {
     assert_eq!(unstage(&service, 1, "/elsewhere").await, Err(Code::Aborted));
 }
 
+#[tokio::test]
+async fn work_that_panics_may_have_happened() {
+    let service = service(FakeHost::broken_at(Path::new(STUCK)), Arc::default());
+    assert_eq!(unstage(&service, 1, STUCK).await, Err(Code::Unavailable));
+    assert_eq!(unstage(&service, 1, "/elsewhere").await, Ok(()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_goes_away_does_not_let_a_second_one_in() {
     let service = stuck();

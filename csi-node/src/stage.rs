@@ -246,10 +246,16 @@ async fn mount(
         data: options.data(),
     };
     host.mount(plan).await?;
+    let confirmed = confirm(host, device, staging).await;
+    confirmed.map_err(Error::after_mount)
+}
+
+/// Whether what has just been mounted is the device; anything else is unmounted again.
+async fn confirm(host: &dyn Host, device: &VerifiedDevice, staging: &Path) -> Result<(), Error> {
     let mounts = host.mounts().await?;
     let right = mountinfo::at(&mounts, staging)
         .last()
-        .is_some_and(|top| is_whole(top, disk.number));
+        .is_some_and(|top| is_whole(top, device.device().disk.number));
     if right {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::error::Effect;
 use crate::fake_host::{FakeHost, disk};
 
 const OWN: &str = "0x5c42a611aadbf50e";
@@ -83,5 +84,29 @@ async fn a_disk_that_something_is_built_on_is_not_touched() {
             matches!(refused, Err(Error::DeviceUnfit { .. })),
             "{refused:?}"
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_goes_wrong_after_the_mount_is_uncertain_and_a_wrong_mount_goes() {
+    const RIGHT: &str = "1 2 8:16 / /var/lib/kubelet/staging rw - ext4 /dev/x rw\n";
+    const WRONG: &str = "1 2 8:32 / /var/lib/kubelet/staging rw - ext4 /dev/x rw\n";
+    let (mounted, undone) = (format!("mount {STAGING}"), format!("unmount {STAGING}"));
+    let cases: [(&'static str, bool, &[&String]); 3] = [
+        (RIGHT, true, &[&mounted]),
+        (WRONG, false, &[&mounted, &undone]),
+        ("nonsense", false, &[&mounted]),
+    ];
+    for (table, good, calls) in cases {
+        let host = FakeHost::default();
+        let device = device(&host).await;
+        host.set_mounts(&[table]);
+        let options = MountOptions::parse(&[]).unwrap();
+        let outcome = super::mount(&host, &device, Path::new(STAGING), &options).await;
+        assert_eq!(outcome.is_ok(), good, "{table}");
+        let effect = outcome.err().map(|error| (error.effect(), error.code()));
+        let uncertain = (Effect::Possible, tonic::Code::Unavailable);
+        assert!(effect.is_none_or(|effect| effect == uncertain), "{table}");
+        assert_eq!(host.calls().iter().collect::<Vec<_>>(), calls, "{table}");
     }
 }
