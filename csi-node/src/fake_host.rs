@@ -81,6 +81,12 @@ impl Host for FakeHost {
     async fn disks(&self) -> Result<Vec<Disk>, HostError> {
         Ok(self.disks.lock().unwrap().clone())
     }
+    async fn has_device(&self, _: DeviceNumber) -> Result<bool, HostError> {
+        Ok(false)
+    }
+    fn kubelet_dir(&self) -> &Path {
+        Path::new("/")
+    }
     async fn open(&self, disk: &Disk) -> Result<Device, HostError> {
         Ok(Device {
             path: Path::new("/dev").join(&disk.name),

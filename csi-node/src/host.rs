@@ -214,6 +214,10 @@ pub struct Amount {
 pub trait Host: fmt::Debug + Send + Sync + 'static {
     /// All whole disks.
     async fn disks(&self) -> Result<Vec<Disk>, HostError>;
+    /// Whether there is a block device of this number; partitions are, too.
+    async fn has_device(&self, number: DeviceNumber) -> Result<bool, HostError>;
+    /// The kubelet's root, resolved.
+    fn kubelet_dir(&self) -> &Path;
     /// Opens the disk's device node and makes sure that it is that disk's.
     async fn open(&self, disk: &Disk) -> Result<Device, HostError>;
     /// Whether the device is in use.
@@ -249,7 +253,7 @@ pub trait Host: fmt::Debug + Send + Sync + 'static {
     async fn sync(&self, path: &Path) -> Result<(), HostError>;
     /// Unmounts what is on top at `path`; links are not followed.
     async fn unmount(&self, path: &Path, how: Unmount) -> Result<(), HostError>;
-    /// The path with all links in its parent resolved, as the mount table has it.
+    /// The path with all links on the way to it resolved, as the mount table has it.
     async fn resolve(&self, path: &Path) -> Result<PathBuf, HostError>;
     /// What lies there.
     async fn kind(&self, path: &Path) -> Result<PathKind, HostError>;

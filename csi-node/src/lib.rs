@@ -13,6 +13,7 @@ mod host_error;
 pub mod linux_host;
 pub mod mountinfo;
 pub mod mountopts;
+pub mod place;
 pub mod publish;
 pub mod registration;
 pub mod service;

@@ -49,7 +49,7 @@ struct Arguments {
     /// The CSI socket as the kubelet sees it.
     #[arg(long)]
     kubelet_csi_path: String,
-    /// The kubelet's root.
+    /// The kubelet's root, at the same path as the kubelet has it. Nothing outside of it is mounted or unmounted.
     #[arg(long, default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
     /// Name of the Node that this is.
@@ -79,7 +79,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let mut arguments = Arguments::parse();
     if let Err(error) = telemetry::init(arguments.log_format, &arguments.log_filter) {
         tracing::error!("{error}");
         return process::config_refused();
@@ -101,6 +101,13 @@ fn main() -> ExitCode {
         .is_err()
     {
         tracing::debug!("a TLS provider is installed already");
+    }
+    match arguments.kubelet_dir.canonicalize() {
+        Ok(resolved) => arguments.kubelet_dir = resolved,
+        Err(error) => {
+            tracing::error!(%error, "the kubelet's directory, --kubelet-dir");
+            return process::config_refused();
+        }
     }
     let client = match runtime.block_on(kube_client(arguments.kubeconfig.as_deref())) {
         Ok(client) => client,
@@ -125,8 +132,13 @@ async fn run(arguments: Arguments, client: kube::Client) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let metrics = registry.sub_registry_with_prefix("proxmox_csi");
     let layer = RpcLayer::new(RpcMetrics::register(metrics));
-    let host = LinuxHost::new(arguments.sys_root, arguments.dev_root, metrics);
-    warn_if_private(&host, &arguments.kubelet_dir).await;
+    let host = LinuxHost::new(
+        arguments.sys_root,
+        arguments.dev_root,
+        arguments.kubelet_dir,
+        metrics,
+    );
+    warn_if_private(&host).await;
     let node = NodeObject::new(client, arguments.node_name);
     let work = Work::new(stop.clone());
     let service = Service::new(
@@ -165,7 +177,8 @@ async fn run(arguments: Arguments, client: kube::Client) -> anyhow::Result<()> {
 
 /// The kubelet and the Pods see the volumes only if mounts below its root spread to their mount namespaces. Where all
 /// share one, as in tests, nothing has to spread: so it is no error.
-async fn warn_if_private(host: &LinuxHost, kubelet_dir: &Path) {
+async fn warn_if_private(host: &LinuxHost) {
+    let kubelet_dir = host.kubelet_dir();
     let mounts = match host.mounts().await {
         Ok(mounts) => mounts,
         Err(error) => return tracing::warn!(%error, "the mount table"),

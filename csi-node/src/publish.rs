@@ -1,7 +1,8 @@
 //! NodePublish and NodeUnpublish: the staged volume at the place of one Pod.
 //!
 //! Guarantees: after success the target shows exactly this volume, with the access that was asked for; nothing that
-//! was there before is covered or deleted; Unpublish removes only what is empty.
+//! was there before is covered or deleted; Unpublish unmounts only what is the
+//! volume's, and removes only what is empty.
 //! Assumptions: the caller holds the volume's lock until the returned future ends.
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use crate::filesystem;
 use crate::host::{Access, DeviceNumber, Disk, Host, HostError, MountPlan, PathKind, Unmount};
 use crate::mountinfo::{self, Mount};
 use crate::mountopts::per_mount_flags;
+use crate::place::{self, wrong_path};
 use crate::stage::{foreign, is_whole};
 use crate::unmount;
 
@@ -66,7 +68,7 @@ enum Step {
 /// Shows the volume at the target.
 pub async fn publish(host: &dyn Host, request: &PublishRequest) -> Result<(), Error> {
     let device = device::find(host, request.wanted, Instant::now()).await?;
-    let target = host.resolve(&request.target).await?;
+    let target = place::resolve(host, &request.target).await?;
     match request.usage {
         PublishUsage::Mount => publish_mount(host, request, &device, &target).await,
         PublishUsage::Block => publish_block(host, request, &device, &target).await,
@@ -75,9 +77,9 @@ pub async fn publish(host: &dyn Host, request: &PublishRequest) -> Result<(), Er
 
 /// Takes away what is mounted at exactly this path, and the empty directory or file that it was mounted on.
 pub async fn unpublish(host: &dyn Host, volume: &VolumeId, target: &Path) -> Result<(), Error> {
-    let target = host.resolve(target).await?;
+    let target = place::resolve(host, target).await?;
     let bound = bound_disk(host, volume, &target).await?;
-    unmount::all(host, &target).await?;
+    unmount::all(host, volume, &target).await?;
     match host.kind(&target).await? {
         PathKind::Missing => {}
         PathKind::Directory => remove_directory(host, &target).await?,
@@ -101,7 +103,7 @@ async fn publish_mount(
     device: &VerifiedDevice,
     target: &Path,
 ) -> Result<(), Error> {
-    let staging = host.resolve(&request.staging).await?;
+    let staging = place::resolve(host, &request.staging).await?;
     let mounts = host.mounts().await?;
     let number = device.device().disk.number;
     let staged = staged_mount(&mounts, &staging, number, request.access)?;
@@ -119,7 +121,7 @@ async fn publish_mount(
         let elsewhere = |mount: &&Mount| is_whole(mount, number) && mount.point != staging;
         let other = mounts.iter().find(elsewhere);
         alone(request.places, other.map(|mount| &mount.point))?;
-        ensure_directory(host, target).await?;
+        place::ensure_directory(host, target).await?;
         let plan = MountPlan::Bind {
             source: staging,
             target: target.to_owned(),
@@ -220,16 +222,6 @@ fn decide(
             how: "read-only",
         }),
         (Some(_), Access::ReadWrite) => Ok(Step::Done),
-    }
-}
-
-async fn ensure_directory(host: &dyn Host, target: &Path) -> Result<(), Error> {
-    match host.kind(target).await? {
-        PathKind::Directory => Ok(()),
-        PathKind::Missing => Ok(host.create_dir(target).await?),
-        PathKind::File(_) => Err(wrong_path(target, "a file", "a directory")),
-        PathKind::Device(_) => Err(wrong_path(target, "a device", "a directory")),
-        PathKind::Other => Err(wrong_path(target, "a link or the like", "a directory")),
     }
 }
 
@@ -356,14 +348,6 @@ async fn release_read_only(host: &dyn Host, disk: &Disk) -> Result<(), Error> {
     }
     let device = host.open(disk).await?;
     filesystem::switch(host, &device.path, Access::ReadWrite).await
-}
-
-fn wrong_path(path: &Path, found: &'static str, wanted: &'static str) -> Error {
-    Error::WrongPath {
-        path: path.to_owned(),
-        found,
-        wanted,
-    }
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 use crate::device::{self, VerifiedDevice, Wanted};
 use crate::error::{Error, Unfit};
 use crate::filesystem::{self, Content, FormatOptions, Mark};
-use crate::host::{Access, Claim, DeviceNumber, Host, MountPlan, PathKind, Unmount};
+use crate::host::{Access, Claim, DeviceNumber, Host, MountPlan, Unmount};
 use crate::mountinfo::{self, Mount};
 use crate::mountopts::MountOptions;
-use crate::unmount;
+use crate::{place, unmount};
 
 /// The only file system so far.
 pub const EXT4: &str = "ext4";
@@ -70,30 +70,54 @@ pub async fn stage(host: &dyn Host, request: &StageRequest) -> Result<(), Error>
     let StageUsage::Mount { options, format } = &request.usage else {
         return device.trust(request.wanted);
     };
-    let staging = host.resolve(&request.staging).await?;
+    let staging = place::resolve(host, &request.staging).await?;
     let mounts = host.mounts().await?;
     match decide(&mounts, &staging, &device, options.access())? {
         Step::Done => return Ok(()),
-        Step::Mount => ensure_directory(host, &staging).await?,
-        Step::Renew => unmount::all(host, &staging).await?,
+        Step::Mount => place::ensure_directory(host, &staging).await?,
+        Step::Renew => unmount::all(host, &request.volume, &staging).await?,
     }
     prepare(host, &device, request.wanted, (options, *format)).await?;
     mount(host, &device, &staging, options).await
 }
 
-/// Unmounts whatever is mounted at exactly this path. Nothing mounted there is success, and the path stays.
+/// Unmounts what of the volume is mounted at exactly this path. Nothing mounted there is success, and the path stays.
 ///
 /// What else has the volume's disk then, as a mount namespace that was copied from ours while the volume was staged,
 /// is an error: success lets the controller take the disk away, and PVE asks nobody.
 pub async fn unstage(host: &dyn Host, volume: &VolumeId, staging: &Path) -> Result<(), Error> {
-    let staging = host.resolve(staging).await?;
+    let staging = place::resolve(host, staging).await?;
     let mounts = host.mounts().await?;
     let top = mountinfo::at(&mounts, &staging).last().copied();
     if let Some(top) = top.filter(|top| top.kind == EXT4) {
+        // Before anything is unmounted: by the mount a disk is known whose name comes from a slot.
+        if let Some(other) = elsewhere(host, &mounts, top.number, &staging) {
+            return Err(in_use(other));
+        }
         write_out(host, top).await?;
     }
-    unmount::all(host, &staging).await?;
+    unmount::all(host, volume, &staging).await?;
     released(host, volume, top.map(|top| top.number)).await
+}
+
+/// A mount of the device inside the kubelet's root that is not at `except`. Outside of it a whole root may be seen a
+/// second time, as where it is bound to another path.
+fn elsewhere<'a>(
+    host: &dyn Host,
+    mounts: &'a [Mount],
+    number: DeviceNumber,
+    except: &Path,
+) -> Option<&'a Mount> {
+    let other = |mount: &&Mount| {
+        mount.number == number && mount.point != except && place::is_inside(host, &mount.point)
+    };
+    mounts.iter().find(other)
+}
+
+fn in_use(mount: &Mount) -> Error {
+    Error::InUse {
+        path: mount.point.clone(),
+    }
 }
 
 /// An unmount writes a file system out only if it was its last mount.
@@ -121,9 +145,7 @@ async fn released(
     disks.retain(|disk| disk.has(own) || Some(disk.number) == was_mounted);
     for disk in disks {
         if let Some(other) = mounts.iter().find(|mount| mount.number == disk.number) {
-            return Err(Error::InUse {
-                path: other.point.clone(),
-            });
+            return Err(in_use(other));
         }
         let device = host.open(&disk).await?;
         if host.claim(&device).await? == Claim::Taken {
@@ -172,21 +194,6 @@ fn decide(
         }),
         (Access::ReadWrite, false, _) | (Access::ReadOnly, ..) => Ok(Step::Done),
     }
-}
-
-async fn ensure_directory(host: &dyn Host, path: &Path) -> Result<(), Error> {
-    let found = match host.kind(path).await? {
-        PathKind::Directory => return Ok(()),
-        PathKind::Missing => return Ok(host.create_dir(path).await?),
-        PathKind::File(_) => "a file",
-        PathKind::Device(_) => "a device",
-        PathKind::Other => "a link or the like",
-    };
-    Err(Error::WrongPath {
-        path: path.to_owned(),
-        found,
-        wanted: "a directory",
-    })
 }
 
 /// Leaves a file system on the device that can be mounted.

@@ -84,6 +84,6 @@ fn gone() -> Stats {
 }
 
 /// The former driver's disks carry the name of their slot.
-fn is_of(disk: &Disk, volume: &VolumeId) -> bool {
+pub(crate) fn is_of(disk: &Disk, volume: &VolumeId) -> bool {
     disk.has(Wwn::of(volume)) || disk.has_slot_made_name()
 }

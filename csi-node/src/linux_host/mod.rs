@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 
 use crate::host::{
-    Claim, Device, Disk, Host, HostError, MountPlan, PathKind, Span, Tool, ToolOutput, Unmount,
-    Usage,
+    Claim, Device, DeviceNumber, Disk, Host, HostError, MountPlan, PathKind, Span, Tool,
+    ToolOutput, Unmount, Usage,
 };
 use crate::mountinfo::{self, Mount};
 
@@ -27,15 +27,23 @@ const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 pub struct LinuxHost {
     sys_root: PathBuf,
     dev_root: PathBuf,
+    kubelet_dir: PathBuf,
     tools: command::ToolMetrics,
 }
 
 impl LinuxHost {
-    /// Disks are looked up below `sys_root` (`/sys`) and their nodes below `dev_root` (`/dev`).
-    pub fn new(sys_root: PathBuf, dev_root: PathBuf, registry: &mut Registry) -> Self {
+    /// Disks are looked up below `sys_root` (`/sys`) and their nodes below `dev_root` (`/dev`). The kubelet's root is
+    /// resolved.
+    pub fn new(
+        sys_root: PathBuf,
+        dev_root: PathBuf,
+        kubelet_dir: PathBuf,
+        registry: &mut Registry,
+    ) -> Self {
         Self {
             sys_root,
             dev_root,
+            kubelet_dir,
             tools: command::ToolMetrics::register(registry),
         }
     }
@@ -68,6 +76,18 @@ impl Host for LinuxHost {
     async fn disks(&self) -> Result<Vec<Disk>, HostError> {
         let root = self.sys_root.clone();
         blocking("list disks", move || sysfs::disks(&root)).await
+    }
+
+    async fn has_device(&self, number: DeviceNumber) -> Result<bool, HostError> {
+        let entry = self.sys_root.join(format!("dev/block/{number}"));
+        blocking("look for a device", move || {
+            entry.try_exists().map_err(io("look at", &entry))
+        })
+        .await
+    }
+
+    fn kubelet_dir(&self) -> &Path {
+        &self.kubelet_dir
     }
 
     async fn open(&self, disk: &Disk) -> Result<Device, HostError> {

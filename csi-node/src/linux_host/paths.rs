@@ -73,16 +73,18 @@ pub(super) fn unmount(path: &Path, how: Unmount) -> Result<(), HostError> {
     nix::mount::umount2(path, flags).map_err(io("unmount", path))
 }
 
-/// Only the parent: the last part may be a mount whose device is dead.
+/// Not the last part: it may be a mount whose device is dead. What is missing can't be a link.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, HostError> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Ok(path.to_owned());
-    };
-    match std::fs::canonicalize(parent) {
-        Ok(parent) => Ok(parent.join(name)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(path.to_owned()),
-        Err(error) => Err(io("resolve", parent)(error)),
+    for folder in path.ancestors().skip(1) {
+        match std::fs::canonicalize(folder) {
+            Ok(real) => {
+                return Ok(real.join(path.strip_prefix(folder).unwrap_or(path)));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(io("resolve", folder)(error)),
+        }
     }
+    Ok(path.to_owned())
 }
 
 pub(super) fn kind(path: &Path) -> Result<PathKind, HostError> {

@@ -64,7 +64,14 @@ impl Disk {
         for name in ["size", "ro", "holders", "queue"] {
             symlink(real.join(name), self.sysfs.join(name)).unwrap();
         }
-        fs::write(self.sysfs.join("dev"), format!("{major}:{minor}\n")).unwrap();
+        fs::write(self.sysfs.join("dev"), self.number() + "\n").unwrap();
+    }
+
+    /// `major:minor`.
+    pub(crate) fn number(&self) -> String {
+        let rdev = fs::metadata(&self.device.0).unwrap().rdev();
+        let (major, minor) = (nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
+        format!("{major}:{minor}")
     }
 
     /// Makes it disappear from view; what uses it keeps it.

@@ -127,7 +127,7 @@ impl Machine {
             .args(["--csi-address", &format!("unix://{}", at("csi.sock"))])
             .args(["--registration-dir", &at("kubelet/plugins_registry")])
             .args(["--kubelet-csi-path", &at("csi.sock")])
-            .args(["--kubelet-dir", &at("kubelet")])
+            .args(["--kubelet-dir", &at("")])
             .args(["--node-name", "worker-1", "--kubeconfig", &at("kubeconfig")])
             .args(["--sys-root", &at("sys"), "--dev-root", &at("dev")])
             .args(["--log-filter", "info,pve_csi_node=debug"])

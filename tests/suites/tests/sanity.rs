@@ -105,7 +105,7 @@ fn unexpected_skips(log: &str) -> Vec<&str> {
 }
 
 /// Runs csi-sanity on both sockets and gives its output back.
-async fn run(world: &World, node_socket: &Path, storage: &str, access: &str) -> String {
+async fn run(world: &World, kubelet: &Path, storage: &str, access: &str) -> String {
     let folder = world.folder().join("sanity");
     std::fs::create_dir_all(&folder).unwrap();
     let parameters = folder.join("parameters.yaml");
@@ -114,7 +114,7 @@ async fn run(world: &World, node_socket: &Path, storage: &str, access: &str) -> 
     let arguments = [
         "--ginkgo.no-color".to_owned(),
         "--ginkgo.v".to_owned(),
-        format!("--csi.endpoint=unix:{}", node_socket.display()),
+        format!("--csi.endpoint=unix:{}", kubelet.join("csi.sock").display()),
         format!(
             "--csi.controllerendpoint=unix:{}",
             world.controller_socket().display()
@@ -123,8 +123,8 @@ async fn run(world: &World, node_socket: &Path, storage: &str, access: &str) -> 
         "--csi.testvolumesize=67108864".to_owned(),
         "--csi.testnodevolumeattachlimit".to_owned(),
         format!("--csi.testvolumeaccesstype={access}"),
-        format!("--csi.stagingdir={}", folder.join("staging").display()),
-        format!("--csi.mountdir={}", folder.join("mount").display()),
+        format!("--csi.stagingdir={}", kubelet.join("staging").display()),
+        format!("--csi.mountdir={}", kubelet.join("mount").display()),
     ];
     let mut process = Process::start("csi-sanity", &program, &arguments, &folder).unwrap();
     let deadline = Instant::now() + PATIENCE;
@@ -178,7 +178,7 @@ async fn passes(name: &str, storage: &str, access: &str) {
     }
     let node = world.start_node(101, Some("pve1")).await.unwrap();
     all_slots_are_offered(&node);
-    let log = run(&world, &node.kubelet.join("csi.sock"), storage, access).await;
+    let log = run(&world, &node.kubelet, storage, access).await;
     let counts = counts(&log);
     noted(&format!("csi-sanity, {access} on {storage}: {counts:?}"));
     assert_eq!(counts.failed, 0, "{log}");
