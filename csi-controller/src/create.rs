@@ -7,7 +7,8 @@
 //! only after a final answer. What is not held: when this process dies between the request to PVE and its answer, and
 //! before the retry the storage of that place stops answering, or a place that comes before it and was full has room
 //! again, the disk may be made a second time elsewhere; the first is then an orphan that nothing refers to.
-//! **Requests:** list of storages, allocation, look; one more with a quota, more only after a failure.
+//! **Requests:** list of storages, allocation, look; one more with a quota, more only after a failure: then a disk that
+//! is not shown counts as not there only while its host calls the storage usable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -119,7 +120,7 @@ async fn pinned_first(
 
 /// Refuses to make the disk while there is one, or may come one, in a region that is not asked for any more.
 async fn not_elsewhere(region: &RegionContext, pin: &Pin) -> Result<(), Error> {
-    match disk::look(region, &pin.volume).await {
+    match disk::look_closely(region, &pin.volume).await {
         Ok(Presence::Present(_)) => Err(Error::Exists(
             "a volume of this name exists in another region".to_owned(),
         )),
@@ -142,7 +143,7 @@ impl Creation<'_> {
             return self.at_candidates(&planned?).await;
         };
         let only_on = planned.as_ref().ok().and_then(|plan| plan.only_on.clone());
-        match disk::look(self.region, &pin.volume).await {
+        match disk::look_closely(self.region, &pin.volume).await {
             Ok(Presence::Present(info)) => return self.found(pin.volume, &info, only_on),
             Ok(Presence::Absent) => {}
             Err(source) => {
@@ -262,7 +263,7 @@ impl Creation<'_> {
 
     /// Refuses, unless an earlier call has made the disk: its room is then its own.
     async fn unless_there(&self, volume: VolumeId, why: Exhausted) -> Result<Attempt, Error> {
-        match disk::look(self.region, &volume).await {
+        match disk::look_closely(self.region, &volume).await {
             Ok(Presence::Present(info)) => Ok(Attempt::Made(volume, info)),
             Ok(Presence::Absent) => Ok(Attempt::Refused(why)),
             Err(source) => Err(unseen("looking for a disk of an earlier request")(source)),
@@ -313,7 +314,7 @@ impl Creation<'_> {
     /// PVE made nothing now; whether an earlier call did is looked at, unless nobody can be asked there.
     async fn refused(&self, volume: VolumeId, error: ApiError) -> Result<Attempt, Error> {
         if !disk::could_not_be_asked(&error.kind) {
-            match disk::look(self.region, &volume).await {
+            match disk::look_closely(self.region, &volume).await {
                 Ok(Presence::Present(info)) => return Ok(Attempt::Made(volume, info)),
                 Ok(Presence::Absent) => {}
                 Err(source) => {

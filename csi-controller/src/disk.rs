@@ -117,18 +117,59 @@ async fn list(region: &RegionContext) -> Result<Vec<(StorageId, Seat)>, ApiError
     Ok(seats)
 }
 
-/// Whether the disk is there. One request, more only where hosts of a shared storage don't answer.
+/// Whether the disk is there. One request, more only where hosts of a shared storage don't answer. After a failure
+/// nothing may be concluded from its absence: [`look_closely`].
 pub async fn look(
     region: &RegionContext,
     volume: &VolumeId,
 ) -> Result<Presence<DiskInfo>, ApiError> {
+    look_from(region, volume).await.map(|(_, found)| found)
+}
+
+/// As [`look`], where something follows from the disk's absence although no request of ours has just removed it: PVE
+/// says of a directory that can't be read what it says of a missing file, so that the host must call the storage usable
+/// in a list that was asked for since. One request more if the disk is not there.
+pub async fn look_closely(
+    region: &RegionContext,
+    volume: &VolumeId,
+) -> Result<Presence<DiskInfo>, ApiError> {
+    let (host, found) = look_from(region, volume).await?;
+    if found != Presence::Absent {
+        return Ok(found);
+    }
+    let seats = seats(region, &volume.storage, Age::New).await?;
+    if seats
+        .iter()
+        .any(|seat| seat.pve_node == host && seat.available)
+    {
+        return Ok(Presence::Absent);
+    }
+    Err(not_usable(format!(
+        "{host} shows no disk and does not call the storage usable"
+    )))
+}
+
+/// What the first host says that can speak for the storage, and which one that is.
+async fn look_from(
+    region: &RegionContext,
+    volume: &VolumeId,
+) -> Result<(PveNode, Presence<DiskInfo>), ApiError> {
     let mut hosts = Hosts::of(region.hosts_of(volume), volume);
     loop {
         let at = hosts.next()?;
         let answer = region.client.disk(&at, &volume.disk).await;
         if let Some(answer) = hosts.decisive(answer) {
-            return answer;
+            return answer.map(|found| (at.pve_node, found));
         }
+    }
+}
+
+fn not_usable(detail: String) -> ApiError {
+    ApiError {
+        endpoint: "none",
+        kind: ErrorKind::StorageUnavailable,
+        effect: Effect::None,
+        detail,
     }
 }
 
@@ -199,7 +240,7 @@ pub async fn remove(region: &RegionContext, volume: &VolumeId) -> Result<(), Err
             }),
         },
         // A removal that failed because an earlier one had just succeeded is no failure.
-        Err(error @ Error::StorageBusy(_)) => match look(region, volume).await {
+        Err(error @ Error::StorageBusy(_)) => match look_closely(region, volume).await {
             Ok(Presence::Absent) => Ok(()),
             Ok(Presence::Present(_)) | Err(_) => Err(error),
         },
@@ -266,12 +307,10 @@ impl<'a> Hosts<'a> {
                 pve_node,
                 storage: self.storage.clone(),
             }),
-            None => Err(self.last.take().unwrap_or_else(|| ApiError {
-                endpoint: "none",
-                kind: ErrorKind::StorageUnavailable,
-                effect: Effect::None,
-                detail: "no host to ask".to_owned(),
-            })),
+            None => Err(self
+                .last
+                .take()
+                .unwrap_or_else(|| not_usable("no host to ask".to_owned()))),
         }
     }
 

@@ -5,6 +5,7 @@
 //! pve-manager 9.2.11 and its libraries.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -78,6 +79,12 @@ const fn row(
     }
 }
 
+/// Plugin.pm `file_size_info` answers nothing of a file that is not there, and neither of one whose `stat` failed nor of
+/// one about which `qemu-img info` said nothing in time; Content.pm has these words for all three.
+const NO_FORMAT: &[&str] = &["volume_size_info on '", "' failed - no format"];
+/// A `stat` that fails does so at once; `qemu-img` is given seconds.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
 /// First match wins.
 #[rustfmt::skip]
 static TABLE: &[Row] = &[
@@ -110,7 +117,7 @@ static TABLE: &[Row] = &[
     row(Scope::Allocate, &["dataset already exists"], Meaning::AlreadyExists, Effect::None),
     row(Scope::Allocate, &["(17) File exists"], Meaning::AlreadyExists, Effect::None),
     // Plugin.pm volume_size_info, LVMPlugin.pm, ZFSPoolPlugin.pm, RBDPlugin.pm: of a volume that is not there.
-    row(Scope::Volume, &["volume_size_info on '", "' failed - no format"], Meaning::DiskAbsent, Effect::None),
+    row(Scope::Volume, NO_FORMAT, Meaning::DiskAbsent, Effect::None),
     row(Scope::Volume, &["Failed to find logical volume \""], Meaning::DiskAbsent, Effect::None),
     row(Scope::Volume, &["dataset does not exist"], Meaning::DiskAbsent, Effect::None),
     row(Scope::Volume, &["(2) No such file"], Meaning::DiskAbsent, Effect::None),
@@ -215,6 +222,14 @@ pub(crate) fn reply(spec: &'static Spec, reply: &Reply) -> ApiError {
         status => return failure(spec, &message, ErrorKind::Other { status }),
     };
     ApiError::new(spec, kind, effect, message)
+}
+
+/// What a look at a disk found out that failed after `took`: a slow answer without words is none about the disk.
+pub(crate) fn unless_slow(mut error: ApiError, took: Duration) -> ApiError {
+    if took >= AT_ONCE && matches(&error.detail, NO_FORMAT) {
+        error.kind = ErrorKind::StorageUnavailable;
+    }
+    error
 }
 
 /// A request without an answer.

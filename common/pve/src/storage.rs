@@ -2,8 +2,10 @@
 
 use pve_model::{Bytes, DiskFormat, DiskName, PveNode, StorageId, VmId};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::Client;
+use crate::classify;
 use crate::error::{ApiError, ErrorKind};
 use crate::request::{ApiRequest, OpClass, Spec};
 use crate::task::Started;
@@ -107,7 +109,8 @@ impl Client {
     }
 
     /// `GET /nodes/{node}/storage/{storage}/content/{volume}`; `Datastore.Allocate` on the storage, or
-    /// `Datastore.Audit` there and `VM.Config.Disk` on the owner.
+    /// `Datastore.Audit` there and `VM.Config.Disk` on the owner. Of a file, *absent* may also mean that the host could
+    /// not read it; an answer that took long is [`ErrorKind::StorageUnavailable`] instead.
     pub async fn disk(
         &self,
         at: &StorageRef,
@@ -116,7 +119,9 @@ impl Client {
         let volid = at.volid(disk);
         let segments = [at.pve_node.as_str(), at.storage.as_str(), volid.as_str()];
         let request = ApiRequest::new(&DISK, Some(&at.pve_node), &segments);
-        match self.call(request, disk_info).await {
+        let begin = Instant::now();
+        let answer = self.call(request, disk_info).await;
+        match answer.map_err(|error| classify::unless_slow(error, begin.elapsed())) {
             Ok(info) => Ok(Presence::Present(info)),
             Err(error) if error.kind == ErrorKind::DiskAbsent => Ok(Presence::Absent),
             Err(error) => Err(error),
@@ -172,8 +177,9 @@ fn content_entry(fields: Fields<'_>) -> Option<ContentEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{client, reply};
+    use crate::testing::{client, client_taking, reply};
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     fn at() -> StorageRef {
         StorageRef {
@@ -271,6 +277,26 @@ mod tests {
             client.disk(&at(), &disk()).await.unwrap_err().kind,
             ErrorKind::Decode
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_without_words_says_nothing_about_a_disk() {
+        let no_format = "volume_size_info on 'local:9999/vm-9999-pvc-a.raw' failed - no format";
+        let no_volume = "can't get size of '/dev/vg/x':   Failed to find logical volume \"vg/x\"";
+        for (words, millis, absent) in [
+            (no_format, 1900, true),
+            (no_format, 2000, false),
+            (no_volume, 9000, true),
+        ] {
+            let client = client_taking(Duration::from_millis(millis), reply(500, words, ""));
+            let found = client.disk(&at(), &disk()).await;
+            let expected = if absent {
+                Ok(Presence::Absent)
+            } else {
+                Err(ErrorKind::StorageUnavailable)
+            };
+            assert_eq!(found.map_err(|error| error.kind), expected, "{words} {millis}");
+        }
     }
 
     #[tokio::test]

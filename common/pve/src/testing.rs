@@ -144,3 +144,20 @@ pub(crate) fn client(
     )
     .unwrap()
 }
+
+/// A client whose only endpoint answers this after a while.
+pub(crate) fn client_taking(takes: Duration, reply: Reply) -> Client {
+    let bottom = Bottom::new(service_fn(move |_| {
+        let reply = reply.clone();
+        async move {
+            sleep(takes).await;
+            Ok::<_, BoxError>(reply)
+        }
+    }));
+    Client::with_bottoms(
+        config(&["https://pve1:8006"]),
+        Metrics::default(),
+        vec![bottom],
+    )
+    .unwrap()
+}
