@@ -71,6 +71,7 @@ pub async fn stage(host: &dyn Host, request: &StageRequest) -> Result<(), Error>
         return device.trust(request.wanted);
     };
     let staging = place::resolve(host, &request.staging).await?;
+    unmount::dead(host, &request.volume, &staging).await?;
     let mounts = host.mounts().await?;
     match decide(&mounts, &staging, &device, options.access())? {
         Step::Done => return Ok(()),

@@ -40,6 +40,21 @@ pub async fn all(host: &dyn Host, volume: &VolumeId, path: &Path) -> Result<(), 
     Err(in_use(path))
 }
 
+/// Unmounts what remains at exactly `path` of disks that were taken away under their mounts.
+pub async fn dead(host: &dyn Host, volume: &VolumeId, path: &Path) -> Result<(), Error> {
+    for _ in 0..MOST {
+        let mounts = host.mounts().await?;
+        let Some(top) = mountinfo::at(&mounts, path).last().copied().cloned() else {
+            return Ok(());
+        };
+        match owner(host, volume, &top).await? {
+            Owner::Gone => one(host, &top, Owner::Gone).await?,
+            Owner::Volume | Owner::Other => return Ok(()),
+        }
+    }
+    Err(in_use(path))
+}
+
 async fn one(host: &dyn Host, mount: &Mount, owner: Owner) -> Result<(), Error> {
     match host.unmount(&mount.point, Unmount::Clean).await {
         Ok(()) => Ok(()),

@@ -8,7 +8,8 @@ use csi_proto::csi::v1::volume_capability::access_mode::Mode;
 use tonic::Code;
 
 use crate::machine::{
-    MIB, block_capability, mount_capability, mounts_at, publish_request, run, with_machine,
+    MIB, block_capability, device_at, mount_capability, mounts_at, publish_request, run,
+    with_machine,
 };
 
 const VOLUME: &str = "r1/pve1/local-lvm/vm-9999-pvc-1";
@@ -170,6 +171,28 @@ fn b10_a_disk_is_waited_for_and_meanwhile_the_volume_is_locked() {
             missing.message().contains(&disk.wwn.to_string()),
             "{missing}"
         );
+    });
+}
+
+#[test]
+fn b40_a_disk_that_comes_back_is_staged_over_what_remains_of_its_mount() {
+    with_machine("b40_a_disk_that_comes_back", async |machine| {
+        let disk = machine.plugged("sdb", VOLUME, 64 * MIB);
+        let staging = machine.path("staging");
+        machine.stage(&disk, &staging).await.unwrap();
+        fs::write(staging.join("kept"), "kept").unwrap();
+        run("sync", &["-f", staging.to_str().unwrap()]);
+        let held = fs::File::open(staging.join("kept")).unwrap();
+        disk.unplug();
+        let again = machine.again("sdc", &disk);
+        again.plug();
+        machine.stage(&again, &staging).await.unwrap();
+        assert_eq!(mounts_at(&staging), 1);
+        let number = again.number();
+        assert_eq!(device_at(&staging), number);
+        assert_eq!(fs::read_to_string(staging.join("kept")).unwrap(), "kept");
+        drop(held);
+        machine.unstage(&again, &staging).await.unwrap();
     });
 }
 

@@ -179,6 +179,18 @@ impl Machine {
         }
     }
 
+    /// A disk that was unplugged, attached a second time.
+    pub(crate) fn again(&self, name: &str, disk: &Disk) -> Disk {
+        Disk {
+            handle: disk.handle.clone(),
+            backing: disk.backing.clone(),
+            node: self.path("dev").join(name),
+            sysfs: self.path("sys/block").join(name),
+            device: attach(&disk.backing),
+            ..*disk
+        }
+    }
+
     /// A blank disk, plugged.
     pub(crate) fn plugged(&self, name: &str, handle: &str, size: u64) -> Disk {
         let disk = self.disk(name, handle, size);
@@ -303,6 +315,16 @@ pub(crate) fn publish_request(
         volume_capability: Some(mount_capability()),
         ..Default::default()
     }
+}
+
+/// `major:minor` of what is mounted at exactly this path.
+pub(crate) fn device_at(path: &Path) -> String {
+    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let line = table
+        .lines()
+        .rfind(|line| line.split(' ').nth(4) == path.to_str())
+        .unwrap();
+    line.split(' ').nth(2).unwrap().to_owned()
 }
 
 /// How many mounts there are at exactly this path.
