@@ -11,8 +11,7 @@ use clap::Parser;
 use csi_proto::csi::v1::identity_server::IdentityServer;
 use csi_proto::csi::v1::node_server::NodeServer;
 use prometheus_client::registry::Registry;
-use pve_csi_node::host::Host;
-use pve_csi_node::linux_host::LinuxHost;
+use pve_csi_node::linux_host::{LinuxHost, MOUNT_TABLE};
 use pve_csi_node::mountinfo::{self, Spread};
 use pve_csi_node::registration::{self, Announcement, Progress};
 use pve_csi_node::service::Service;
@@ -52,6 +51,10 @@ struct Arguments {
     /// The kubelet's root, at the same path as the kubelet has it. Nothing outside of it is mounted or unmounted.
     #[arg(long, default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
+    /// Start although mounts below the kubelet's root are not seen by other mount namespaces: for tests, where all
+    /// programs share one.
+    #[arg(long)]
+    allow_private_mounts: bool,
     /// Name of the Node that this is.
     #[arg(long, env = "NODE_NAME")]
     node_name: KubeNode,
@@ -102,10 +105,10 @@ fn main() -> ExitCode {
     {
         tracing::debug!("a TLS provider is installed already");
     }
-    match arguments.kubelet_dir.canonicalize() {
+    match kubelet_dir(&arguments) {
         Ok(resolved) => arguments.kubelet_dir = resolved,
         Err(error) => {
-            tracing::error!(%error, "the kubelet's directory, --kubelet-dir");
+            tracing::error!("{error:#}");
             return process::config_refused();
         }
     }
@@ -138,7 +141,6 @@ async fn run(arguments: Arguments, client: kube::Client) -> anyhow::Result<()> {
         arguments.kubelet_dir,
         metrics,
     );
-    warn_if_private(&host).await;
     let node = NodeObject::new(client, arguments.node_name);
     let work = Work::new(stop.clone());
     let service = Service::new(
@@ -175,22 +177,26 @@ async fn run(arguments: Arguments, client: kube::Client) -> anyhow::Result<()> {
     served.context("CSI socket")
 }
 
-/// The kubelet and the Pods see the volumes only if mounts below its root spread to their mount namespaces. Where all
-/// share one, as in tests, nothing has to spread: so it is no error.
-async fn warn_if_private(host: &LinuxHost) {
-    let kubelet_dir = host.kubelet_dir();
-    let mounts = match host.mounts().await {
-        Ok(mounts) => mounts,
-        Err(error) => return tracing::warn!(%error, "the mount table"),
-    };
-    let spread = mountinfo::holding(&mounts, kubelet_dir).map(|mount| mount.spread);
-    if spread != Some(Spread::Shared) {
-        tracing::warn!(
-            kubelet_dir = %kubelet_dir.display(),
-            "the kubelet's root is not on a shared mount: if the kubelet has another mount namespace, it will not see \
-             the volumes (mountPropagation: Bidirectional)"
-        );
+/// The kubelet's root, resolved. Kubelet and Pods see the volumes only if mounts below it spread to their mount
+/// namespaces; else they would write on the Node's own disk, and nothing would tell.
+fn kubelet_dir(arguments: &Arguments) -> anyhow::Result<PathBuf> {
+    let given = &arguments.kubelet_dir;
+    let resolved = given
+        .canonicalize()
+        .with_context(|| format!("--kubelet-dir {}", given.display()))?;
+    if arguments.allow_private_mounts {
+        return Ok(resolved);
     }
+    let table = std::fs::read(MOUNT_TABLE).context(MOUNT_TABLE)?;
+    let mounts = mountinfo::parse(&table).context(MOUNT_TABLE)?;
+    let spread = mountinfo::holding(&mounts, &resolved).map(|mount| mount.spread);
+    anyhow::ensure!(
+        spread == Some(Spread::Shared),
+        "the kubelet's root {} is not on a shared mount, so the kubelet and Pods would not see the volumes: mount it \
+         into the container with mountPropagation: Bidirectional",
+        resolved.display()
+    );
+    Ok(resolved)
 }
 
 async fn admin(

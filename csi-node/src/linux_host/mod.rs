@@ -20,7 +20,8 @@ use crate::host::{
 };
 use crate::mountinfo::{self, Mount};
 
-const MOUNT_TABLE: &str = "/proc/self/mountinfo";
+/// Where the kernel tells what is mounted in this mount namespace.
+pub const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
 /// This machine, or a part of it that looks like one.
 #[derive(Debug, Clone)]

@@ -138,6 +138,8 @@ fn a_volume_of_one_writer_is_at_one_target_and_others_may_be_shared() {
                     .unwrap();
             }
             machine.unstage(&disk, &staging).await.unwrap();
+            // The next one may get its number.
+            disk.unplug();
         }
     });
 }

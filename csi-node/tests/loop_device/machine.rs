@@ -121,16 +121,10 @@ impl Machine {
     /// Starts the plugin anew.
     pub(crate) async fn restart(&mut self) {
         self.kill();
-        let at = |name: &str| self.path(name).display().to_string();
         let log = fs::File::create(self.path("log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_pve-csi-node"))
-            .args(["--csi-address", &format!("unix://{}", at("csi.sock"))])
-            .args(["--registration-dir", &at("kubelet/plugins_registry")])
-            .args(["--kubelet-csi-path", &at("csi.sock")])
-            .args(["--kubelet-dir", &at("")])
-            .args(["--node-name", "worker-1", "--kubeconfig", &at("kubeconfig")])
-            .args(["--sys-root", &at("sys"), "--dev-root", &at("dev")])
-            .args(["--log-filter", "info,pve_csi_node=debug"])
+        let child = self
+            .program(&self.path(""))
+            .arg("--allow-private-mounts")
             .stderr(log)
             .spawn()
             .unwrap();
@@ -146,6 +140,22 @@ impl Machine {
             "no socket: {}",
             fs::read_to_string(self.path("log")).unwrap()
         );
+    }
+
+    /// The plugin's program and its arguments.
+    pub(crate) fn program(&self, kubelet_dir: &Path) -> Command {
+        let at = |name: &str| self.path(name).display().to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pve-csi-node"));
+        command
+            .args(["--csi-address", &format!("unix://{}", at("csi.sock"))])
+            .args(["--registration-dir", &at("kubelet/plugins_registry")])
+            .args(["--kubelet-csi-path", &at("csi.sock")])
+            .arg("--kubelet-dir")
+            .arg(kubelet_dir)
+            .args(["--node-name", "worker-1", "--kubeconfig", &at("kubeconfig")])
+            .args(["--sys-root", &at("sys"), "--dev-root", &at("dev")])
+            .args(["--log-filter", "info,pve_csi_node=debug"]);
+        command
     }
 
     /// As a crash would.

@@ -15,3 +15,4 @@ mod disk;
 mod life;
 mod machine;
 mod refused;
+mod start;

@@ -303,6 +303,7 @@ impl World {
         let flat: Vec<String> = arguments
             .into_iter()
             .flat_map(|(flag, value)| [flag.to_owned(), value])
+            .chain(["--allow-private-mounts".to_owned()])
             .collect();
         let mut process = Process::start(
             &name,
