@@ -389,11 +389,9 @@ fn unseen(doing: &'static str) -> impl FnOnce(ApiError) -> Error {
 
 /// PVE made nothing: the next place may do.
 fn refusal(error: ApiError) -> Result<Attempt, Error> {
-    match error.kind {
+    match &error.kind {
         ErrorKind::NoSpace => Ok(Attempt::Refused(Exhausted::Space)),
-        ErrorKind::HostUnreachable | ErrorKind::StorageUnavailable => {
-            Ok(Attempt::Refused(Exhausted::Storage))
-        }
+        kind if disk::could_not_be_asked(kind) => Ok(Attempt::Refused(Exhausted::Storage)),
         _ => Err(Error::pve("making a disk")(error)),
     }
 }

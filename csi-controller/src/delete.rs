@@ -52,25 +52,24 @@ async fn not_in_snapshots(
     Ok(())
 }
 
-/// Answers that a host which is no member gets, among others.
+/// PVE's word for a host that is no member, and of an endpoint that knows no other member for any host.
 fn names_no_host(error: &Error) -> bool {
-    let Error::Pve { source, .. } = error else {
-        return false;
-    };
-    matches!(
-        source.kind,
-        ErrorKind::HostUnreachable | ErrorKind::Absent | ErrorKind::Other { .. }
-    )
+    matches!(error, Error::Pve { source, .. } if source.kind == ErrorKind::HostUnknown)
 }
 
-/// Whether the PVE cluster has no such member, as opposed to one that is down.
+/// Whether the PVE cluster has no such member, as opposed to one that is down. An endpoint that has not joined its
+/// cluster lists itself alone, as online (`Cluster.pm` `get_nodelist`, `API2Tools.pm` `extract_node_stats`), so that two
+/// have to be: of a cluster that shrank to one host, the operator takes the other out of the policy.
 async fn has_left(region: &RegionContext, host: &PveNode) -> Result<bool, Error> {
     let members = region
         .client
         .pve_nodes()
         .await
         .map_err(Error::pve("listing the hosts"))?;
-    let online = |state: HostState| state == HostState::Online;
-    let sure = members.undecodable == 0 && members.entries.iter().any(|entry| online(entry.state));
+    let online = members
+        .entries
+        .iter()
+        .filter(|entry| entry.state == HostState::Online);
+    let sure = members.undecodable == 0 && online.count() >= 2;
     Ok(sure && members.entries.iter().all(|entry| entry.pve_node != *host))
 }

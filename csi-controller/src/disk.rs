@@ -330,7 +330,7 @@ impl<'a> Hosts<'a> {
 pub fn could_not_be_asked(kind: &ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::HostUnreachable | ErrorKind::StorageUnavailable
+        ErrorKind::HostUnreachable | ErrorKind::HostUnknown | ErrorKind::StorageUnavailable
     )
 }
 

@@ -47,7 +47,7 @@ pub async fn publish(
     let others = holders::find(region, volume, Some(vm.guest.vmid)).await?;
     vm::unique(region, &vm.guest, &vm.uuid)?;
     if let Some(holder) = others.first() {
-        return Err(held(volume, holder));
+        return Err(held(region, volume, holder));
     }
     let mut work = Work::new(region, volume, &vm, deadline);
     let attached = work.converge(&wish).await?;
@@ -102,7 +102,10 @@ fn reachable(region: &RegionContext, volume: &VolumeId, vm: &Pinned) -> Result<(
     }
 }
 
-fn held(volume: &VolumeId, holder: &Holder) -> Error {
+fn held(region: &RegionContext, volume: &VolumeId, holder: &Holder) -> Error {
+    if !holder.is_in(region.inventory.pool()) {
+        return Error::InUse(format!("{}: {}", volume.volid(), holder.describe()));
+    }
     let tenant = match &holder.guest.name {
         Some(name) => format!("the volume is still attached to the Node {name}"),
         None => "the volume is still attached to another Node".to_owned(),
@@ -282,6 +285,7 @@ impl<'a> Work<'a> {
             | ErrorKind::PermissionDenied { .. }
             | ErrorKind::Unauthenticated
             | ErrorKind::HostUnreachable
+            | ErrorKind::HostUnknown
             | ErrorKind::OutcomeUnknown
             | ErrorKind::Unreachable
             | ErrorKind::NoSpace
@@ -298,7 +302,7 @@ impl<'a> Work<'a> {
         }
         if may_concern_the_disk
             && matches!(
-                disk::look(self.region, self.volume).await,
+                disk::look_closely(self.region, self.volume).await,
                 Ok(Presence::Absent)
             )
         {

@@ -41,23 +41,30 @@ pub async fn unpublish(region: &RegionContext, request: &UnpublishRequest) -> Re
 fn hidden(error: &Error) -> bool {
     match error {
         Error::VmInvisible(_) | Error::HolderUnknown(_) => true,
-        Error::Pve { source, .. } => source.kind == ErrorKind::HostUnreachable,
+        Error::Pve { source, .. } => matches!(
+            source.kind,
+            ErrorKind::HostUnreachable | ErrorKind::HostUnknown
+        ),
         _ => false,
     }
 }
 
 async fn no_volume(region: &RegionContext, volume: &VolumeId) -> bool {
-    matches!(disk::look(region, volume).await, Ok(Presence::Absent))
+    matches!(
+        disk::look_closely(region, volume).await,
+        Ok(Presence::Absent)
+    )
 }
 
 async fn detach(region: &RegionContext, request: &UnpublishRequest) -> Result<(), Error> {
     let deadline = Instant::now() + BUDGET;
     let volume = &request.volume;
     let Some(node) = &request.node else {
-        for holder in holders::find(region, volume, None).await? {
+        let survey = holders::survey(region, volume, None).await?;
+        for holder in survey.holders {
             from_holder(region, volume, &holder, deadline).await?;
         }
-        return Ok(());
+        return survey.unseen.map_or(Ok(()), Err);
     };
     match (vm::wanted(region, node).await, node) {
         (Some(wanted), _) => from_vm(region, volume, &wanted, deadline).await,
@@ -121,7 +128,7 @@ async fn from_named(
     deadline: Instant,
 ) -> Result<(), Error> {
     let begun = Instant::now();
-    let holders = holders::find(region, volume, None).await?;
+    let survey = holders::survey(region, volume, None).await?;
     if let Some(vmid) = named.1 {
         let census = region.inventory.vms(Freshness::Since(begun)).await?;
         if census.get(vmid).is_none() {
@@ -130,7 +137,7 @@ async fn from_named(
         }
     }
     let mut left = None;
-    for holder in holders {
+    for holder in survey.holders {
         if is_named(&holder, named) {
             from_holder(region, volume, &holder, deadline).await?;
         } else {
@@ -138,7 +145,7 @@ async fn from_named(
         }
     }
     match left {
-        None => Ok(()),
+        None => survey.unseen.map_or(Ok(()), Err),
         // Its VM may have another name than its Node.
         Some(holder) => Err(Error::InUse(format!(
             "{}; whether that is the Node {} can't be told without a tenant kubeconfig",

@@ -23,7 +23,7 @@ enum Meaning {
     Locked,
     DigestMismatch,
     PermissionDenied,
-    HostUnreachable,
+    HostUnknown,
     StorageUnavailable,
     NoSpace,
     Busy,
@@ -109,8 +109,8 @@ static TABLE: &[Row] = &[
     // pmxcfs is read-only: running.md 13g, 13i; a resize has grown the volume by then.
     row(Scope::Any, &["unable to open file '/etc/pve/", "' - Permission denied"], Meaning::NoQuorum, Effect::Possible),
     // AnyEvent.pm/HTTPServer.pm 182: nobody was asked.
-    row(Scope::Any, &["hostname lookup '", "' failed"], Meaning::HostUnreachable, Effect::None),
-    row(Scope::Any, &["no such cluster node '"], Meaning::HostUnreachable, Effect::None),
+    row(Scope::Any, &["hostname lookup '", "' failed"], Meaning::HostUnknown, Effect::None),
+    row(Scope::Any, &["no such cluster node '"], Meaning::HostUnknown, Effect::None),
     // Plugin.pm 1049, LVMPlugin.pm 693, ZFSPoolPlugin.pm 264, RBDPlugin.pm 704.
     row(Scope::Allocate, &["disk image '", "' already exists"], Meaning::AlreadyExists, Effect::None),
     row(Scope::Allocate, &["Logical Volume \"", "\" already exists in volume group"], Meaning::AlreadyExists, Effect::None),
@@ -162,7 +162,7 @@ impl Meaning {
             Self::Locked => ErrorKind::Locked,
             Self::DigestMismatch => ErrorKind::DigestMismatch,
             Self::PermissionDenied => permission(text),
-            Self::HostUnreachable => ErrorKind::HostUnreachable,
+            Self::HostUnknown => ErrorKind::HostUnknown,
             Self::StorageUnavailable => ErrorKind::StorageUnavailable,
             Self::NoSpace => ErrorKind::NoSpace,
             Self::Busy => ErrorKind::Busy,

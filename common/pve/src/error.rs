@@ -43,6 +43,8 @@ pub enum ErrorKind {
     Invalid(BTreeMap<String, String>),
     /// The endpoint answers, the PVE node behind it could not be reached; nothing was sent to it (595).
     HostUnreachable,
+    /// The endpoint knows no PVE node of that name. While it has not joined its cluster it knows only itself.
+    HostUnknown,
     /// The request left and no answer came back (596, 597, 599, broken connection, time-out).
     OutcomeUnknown,
     /// No endpoint could be reached.
@@ -88,6 +90,7 @@ impl ErrorKind {
             Self::Unauthenticated => "unauthenticated",
             Self::Invalid(_) => "invalid",
             Self::HostUnreachable => "host_unreachable",
+            Self::HostUnknown => "host_unknown",
             Self::OutcomeUnknown => "outcome_unknown",
             Self::Unreachable => "unreachable",
             Self::StorageUnavailable => "storage_unavailable",

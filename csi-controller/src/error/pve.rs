@@ -16,6 +16,7 @@ pub(super) fn unsettled(source: &ApiError) -> Code {
         | ErrorKind::Unauthenticated
         | ErrorKind::Invalid(_)
         | ErrorKind::HostUnreachable
+        | ErrorKind::HostUnknown
         | ErrorKind::Unreachable
         | ErrorKind::StorageUnavailable
         | ErrorKind::NoSpace
@@ -32,9 +33,10 @@ pub(super) fn unsettled(source: &ApiError) -> Code {
 /// Never one of them.
 pub(super) fn final_code(source: &ApiError) -> Code {
     match source.kind {
-        ErrorKind::NoSpace | ErrorKind::StorageUnavailable | ErrorKind::HostUnreachable => {
-            Code::ResourceExhausted
-        }
+        ErrorKind::NoSpace
+        | ErrorKind::StorageUnavailable
+        | ErrorKind::HostUnreachable
+        | ErrorKind::HostUnknown => Code::ResourceExhausted,
         ErrorKind::AlreadyExists
         | ErrorKind::Absent
         | ErrorKind::DiskAbsent
@@ -59,6 +61,7 @@ pub(super) fn final_code(source: &ApiError) -> Code {
 pub(super) fn repeatable_code(source: &ApiError) -> Code {
     match &source.kind {
         ErrorKind::HostUnreachable
+        | ErrorKind::HostUnknown
         | ErrorKind::Unreachable
         | ErrorKind::StorageUnavailable
         | ErrorKind::NoQuorum
@@ -82,7 +85,7 @@ pub(super) fn repeatable_code(source: &ApiError) -> Code {
 pub(super) fn phrase(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Unreachable => "Proxmox VE can't be reached; it will be tried again",
-        ErrorKind::HostUnreachable => {
+        ErrorKind::HostUnreachable | ErrorKind::HostUnknown => {
             "the Proxmox VE host can't be reached; it will be tried again"
         }
         ErrorKind::StorageUnavailable => "the storage is not available there",

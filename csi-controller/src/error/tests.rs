@@ -27,6 +27,7 @@ fn kinds() -> Vec<ErrorKind> {
         ErrorKind::Unauthenticated,
         ErrorKind::Invalid(BTreeMap::new()),
         ErrorKind::HostUnreachable,
+        ErrorKind::HostUnknown,
         ErrorKind::OutcomeUnknown,
         ErrorKind::Unreachable,
         ErrorKind::StorageUnavailable,

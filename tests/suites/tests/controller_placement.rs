@@ -244,14 +244,23 @@ async fn a_crash_in_the_middle_of_create_leaves_the_disk_to_the_retry() {
 /// B20: a host that is down keeps its disks; one that left the PVE cluster took them along.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_disk_of_a_host_that_is_gone_is_deleted_and_that_of_one_that_is_down_is_not() {
-    let world = world().await;
+    let world = World::start(tenant(&[(101, "pve1")]).node("pve3"))
+        .await
+        .unwrap();
     let caller = world.caller();
     let volume = caller.create("pvc-a", THIN, Some("pve2")).await.unwrap();
     world.sim.node_health("pve2", Health::Offline);
     let down = caller.delete(&volume).await.unwrap_err();
     assert_eq!(down.code(), Code::Unavailable, "{down:?}");
-    world.sim.edit(|state| {
+    let third = world.sim.edit(|state| {
         state.nodes.remove("pve2");
+        state.nodes.remove("pve3").unwrap()
+    });
+    // So does an endpoint answer that has not joined its cluster yet.
+    let alone = caller.delete(&volume).await.unwrap_err();
+    assert_eq!(alone.code(), Code::Unavailable, "{alone:?}");
+    world.sim.edit(|state| {
+        state.nodes.insert("pve3".to_owned(), third);
     });
     caller.delete(&volume).await.unwrap();
 }

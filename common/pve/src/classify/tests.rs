@@ -41,7 +41,8 @@ static ROWS: &[(&Spec, &str, &str, Effect)] = &[
     (ALLOCATE, "cfs-lock 'storage-shared-a' error: no quorum!", "no_quorum", Nothing),
     (UPDATE, "unable to open file '/etc/pve/nodes/pve1/qemu-server/103.conf.tmp.99' - Permission denied", "no_quorum", Possible),
     (UPDATE, "cluster not ready - no quorum?", "no_quorum", Nothing),
-    (PENDING, "hostname lookup 'pve9' failed - failed to get address info for: pve9: Temporary failure in name resolution", "host_unreachable", Nothing),
+    (PENDING, "hostname lookup 'pve9' failed - failed to get address info for: pve9: Temporary failure in name resolution", "host_unknown", Nothing),
+    (PENDING, "no such cluster node 'pve9'", "host_unknown", Nothing),
     (ALLOCATE, "disk image '/var/lib/vz/images/9999/vm-9999-pvc-test.raw' already exists", "already_exists", Nothing),
     (ALLOCATE, "lvcreate 'vg0/vm-9999-pvc-a' error:   Logical Volume \"vm-9999-pvc-a\" already exists in volume group \"vg0\"", "already_exists", Nothing),
     // ZFSPoolPlugin.pm 264, RBDPlugin.pm 704
