@@ -119,8 +119,9 @@ static TABLE: &[Row] = &[
     // Plugin.pm volume_size_info, LVMPlugin.pm, ZFSPoolPlugin.pm, RBDPlugin.pm: of a volume that is not there.
     row(Scope::Volume, NO_FORMAT, Meaning::DiskAbsent, Effect::None),
     row(Scope::Volume, &["Failed to find logical volume \""], Meaning::DiskAbsent, Effect::None),
-    row(Scope::Volume, &["dataset does not exist"], Meaning::DiskAbsent, Effect::None),
-    row(Scope::Volume, &["(2) No such file"], Meaning::DiskAbsent, Effect::None),
+    // Of the volume, not of the dataset or pool that the storage is.
+    row(Scope::Volume, &["cannot open '", "/vm-", "': dataset does not exist"], Meaning::DiskAbsent, Effect::None),
+    row(Scope::Volume, &["error opening image vm-", ": (2) No such file"], Meaning::DiskAbsent, Effect::None),
     // Qemu.pm create_disks: activation of the volume to attach; `delete` in the same request is done by then.
     row(Scope::Update, &["volume '", "' does not exist"], Meaning::DiskAbsent, Effect::Possible),
     row(Scope::Update, &["no such logical volume "], Meaning::DiskAbsent, Effect::Possible),

@@ -90,6 +90,10 @@ fn only_a_plugins_own_words_mean_that_a_disk_is_absent() {
         "volume_size_info on 'local:9999/a.raw' failed - got timeout",
         "storage 'local' is not online",
         "Permission check failed (/storage/local, Datastore.Audit)",
+        "rbd error: rbd: error opening pool 'ceph': (2) No such file or directory",
+        "rbd error: global_init: unable to open config file: (2) No such file or directory",
+        "zfs error: cannot open 'tank': dataset does not exist",
+        "zfs error: cannot open 'tank/pve': dataset does not exist",
     ] {
         assert_ne!(of_500(DISK, text).0, "disk_absent", "{text}");
     }
