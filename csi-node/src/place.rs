@@ -11,7 +11,7 @@ use crate::host::{Host, PathKind};
 /// anything else on the machine.
 pub async fn resolve(host: &dyn Host, path: &Path) -> Result<PathBuf, Error> {
     let resolved = host.resolve(path).await?;
-    if is_inside(host, &resolved) {
+    if is_inside(host.kubelet_dir(), &resolved) {
         return Ok(resolved);
     }
     Err(wrong_path(
@@ -21,9 +21,9 @@ pub async fn resolve(host: &dyn Host, path: &Path) -> Result<PathBuf, Error> {
     ))
 }
 
-/// Whether a resolved path is inside the kubelet's root.
-pub fn is_inside(host: &dyn Host, path: &Path) -> bool {
-    let root = host.kubelet_dir();
+/// Whether a resolved path is inside the kubelet's root. Outside of it, all of it may be seen a second time, where it
+/// is bound to another path.
+pub fn is_inside(root: &Path, path: &Path) -> bool {
     path != root && path.starts_with(root)
 }
 

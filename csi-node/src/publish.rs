@@ -118,7 +118,11 @@ async fn publish_mount(
         return Ok(());
     }
     if step == Step::Bind {
-        let elsewhere = |mount: &&Mount| is_whole(mount, number) && mount.point != staging;
+        let elsewhere = |mount: &&Mount| {
+            is_whole(mount, number)
+                && mount.point != staging
+                && place::is_inside(host.kubelet_dir(), &mount.point)
+        };
         let other = mounts.iter().find(elsewhere);
         alone(request.places, other.map(|mount| &mount.point))?;
         place::ensure_directory(host, target).await?;
@@ -302,7 +306,7 @@ async fn set_access(
     filesystem::switch(host, &device.device().path, access).await
 }
 
-/// Another place where the device is bound.
+/// Another place inside the kubelet's root where the device is bound.
 async fn bound_at(
     host: &dyn Host,
     mounts: &[Mount],
@@ -310,7 +314,9 @@ async fn bound_at(
     except: &Path,
 ) -> Result<Option<PathBuf>, Error> {
     let named = |mount: &&Mount| {
-        mount.point != except && mount.root.file_name() == Some(disk.name.as_ref())
+        mount.point != except
+            && mount.root.file_name() == Some(disk.name.as_ref())
+            && place::is_inside(host.kubelet_dir(), &mount.point)
     };
     for mount in mounts.iter().filter(named) {
         if host.kind(&mount.point).await? == PathKind::Device(disk.number) {

@@ -73,7 +73,8 @@ pub async fn stage(host: &dyn Host, request: &StageRequest) -> Result<(), Error>
     let staging = place::resolve(host, &request.staging).await?;
     unmount::dead(host, &request.volume, &staging).await?;
     let mounts = host.mounts().await?;
-    match decide(&mounts, &staging, &device, options.access())? {
+    let paths = (staging.as_path(), host.kubelet_dir());
+    match decide(&mounts, paths, &device, options.access())? {
         Step::Done => return Ok(()),
         Step::Mount => place::ensure_directory(host, &staging).await?,
         Step::Renew => unmount::all(host, &request.volume, &staging).await?,
@@ -92,7 +93,7 @@ pub async fn unstage(host: &dyn Host, volume: &VolumeId, staging: &Path) -> Resu
     let top = mountinfo::at(&mounts, &staging).last().copied();
     if let Some(top) = top.filter(|top| top.kind == EXT4) {
         // Before anything is unmounted: by the mount a disk is known whose name comes from a slot.
-        if let Some(other) = elsewhere(host, &mounts, top.number, &staging) {
+        if let Some(other) = elsewhere(&mounts, top.number, (&staging, host.kubelet_dir())) {
             return Err(in_use(other));
         }
         write_out(host, top).await?;
@@ -101,16 +102,14 @@ pub async fn unstage(host: &dyn Host, volume: &VolumeId, staging: &Path) -> Resu
     released(host, volume, top.map(|top| top.number)).await
 }
 
-/// A mount of the device inside the kubelet's root that is not at `except`. Outside of it a whole root may be seen a
-/// second time, as where it is bound to another path.
+/// A mount of the device inside the kubelet's root that is not at `except`.
 fn elsewhere<'a>(
-    host: &dyn Host,
     mounts: &'a [Mount],
     number: DeviceNumber,
-    except: &Path,
+    (except, root): (&Path, &Path),
 ) -> Option<&'a Mount> {
     let other = |mount: &&Mount| {
-        mount.number == number && mount.point != except && place::is_inside(host, &mount.point)
+        mount.number == number && mount.point != except && place::is_inside(root, &mount.point)
     };
     mounts.iter().find(other)
 }
@@ -170,25 +169,24 @@ pub(crate) fn foreign(mount: &Mount) -> Error {
 
 fn decide(
     mounts: &[Mount],
-    staging: &Path,
+    (staging, root): (&Path, &Path),
     device: &VerifiedDevice,
     access: Access,
 ) -> Result<Step, Error> {
     let number = device.device().disk.number;
     let here = mountinfo::at(mounts, staging);
-    let elsewhere = mounts
-        .iter()
-        .find(|mount| mount.number == number && mount.point != staging);
     if let Some(other) = here.iter().find(|mount| !is_whole(mount, number)) {
         return Err(foreign(other));
     }
     let Some(top) = here.last() else {
-        return match elsewhere {
+        let anywhere = |mount: &&Mount| mount.number == number;
+        return match mounts.iter().find(anywhere) {
             Some(mount) => Err(device.unfit(Unfit::MountedAt(mount.point.clone()))),
             None => Ok(Step::Mount),
         };
     };
-    match (access, top.filesystem_is_read_only(), elsewhere) {
+    let other = elsewhere(mounts, number, (staging, root));
+    match (access, top.filesystem_is_read_only(), other) {
         (Access::ReadWrite, true, None) => Ok(Step::Renew),
         (Access::ReadWrite, true, Some(_)) => Err(Error::ReadOnlyAfterErrors {
             path: staging.to_owned(),

@@ -29,8 +29,9 @@ async fn b52_what_is_mounted_decides_what_is_done() {
     let device = device(&FakeHost::default()).await;
     let ours = "16 / /var/lib/kubelet/staging ext4 rw";
     let stopped = "16 / /var/lib/kubelet/staging ext4 rw,emergency_ro";
+    let mirror = "16 / /mnt/kubelet/staging ext4 rw,emergency_ro";
     let pod = "16 / /var/lib/kubelet/pod ext4 rw";
-    let cases: [(&[&str], Access, Option<Step>); 11] = [
+    let cases: [(&[&str], Access, Option<Step>); 13] = [
         (&[], Access::ReadWrite, Some(Step::Mount)),
         (&[ours], Access::ReadWrite, Some(Step::Done)),
         (&[ours, ours], Access::ReadWrite, Some(Step::Done)),
@@ -38,6 +39,8 @@ async fn b52_what_is_mounted_decides_what_is_done() {
         (&[stopped], Access::ReadWrite, Some(Step::Renew)),
         (&[stopped], Access::ReadOnly, Some(Step::Done)),
         (&[stopped, pod], Access::ReadWrite, None),
+        (&[stopped, mirror], Access::ReadWrite, Some(Step::Renew)),
+        (&[mirror], Access::ReadWrite, None),
         (&[pod], Access::ReadWrite, None),
         (
             &["32 / /var/lib/kubelet/staging ext4 rw"],
@@ -57,7 +60,8 @@ async fn b52_what_is_mounted_decides_what_is_done() {
     ];
     for (index, (lines, access, step)) in cases.into_iter().enumerate() {
         let mounts: Vec<Mount> = lines.iter().map(|line| mount(line)).collect();
-        let decided = decide(&mounts, Path::new(STAGING), &device, access);
+        let paths = (Path::new(STAGING), Path::new("/var/lib/kubelet"));
+        let decided = decide(&mounts, paths, &device, access);
         assert_eq!(decided.ok(), step, "case {index}");
     }
 }

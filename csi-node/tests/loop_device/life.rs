@@ -145,6 +145,41 @@ fn a_volume_of_one_writer_is_at_one_target_and_others_may_be_shared() {
 }
 
 #[test]
+fn b63_a_kubelets_root_that_is_seen_twice_is_one_place() {
+    with_machine("b63_a_kubelets_root_that_is_seen_twice", async |machine| {
+        let root = machine.path("root");
+        fs::create_dir(&root).unwrap();
+        let mirror = tempfile::tempdir().unwrap();
+        let (at, second) = (root.to_str().unwrap(), mirror.path().to_str().unwrap());
+        run("mount", &["-t", "tmpfs", "none", at]);
+        run("mount", &["--make-shared", at]);
+        run("mount", &["--bind", at, second]);
+        let (staging, target) = (root.join("staging"), root.join("target"));
+        let cases: [(_, _, fn() -> VolumeCapability); 2] = [
+            ("sdb", VOLUME, mount_capability),
+            ("sdc", OTHER, block_capability),
+        ];
+        for (name, handle, kind) in cases {
+            let disk = machine.plugged(name, handle, 64 * MIB);
+            machine.stage_as(&disk, &staging, kind()).await.unwrap();
+            let mut request = publish_request(&disk, &staging, &target);
+            let mut capability = kind();
+            capability.access_mode.as_mut().unwrap().mode = Mode::SingleNodeSingleWriter.into();
+            request.volume_capability = Some(capability);
+            machine.publish(request.clone()).await.unwrap();
+            assert_eq!(mounts_at(&mirror.path().join("target")), 1);
+            request.target_path = root.join("second").display().to_string();
+            let refused = machine.publish(request).await.unwrap_err();
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+            machine.unpublish(&disk, &target).await.unwrap();
+            machine.unstage(&disk, &staging).await.unwrap();
+            disk.unplug();
+        }
+        run("umount", &[second]);
+    });
+}
+
+#[test]
 fn b10_a_disk_is_waited_for_and_meanwhile_the_volume_is_locked() {
     with_machine("b10_a_disk_is_waited_for", async |machine| {
         let disk = machine.disk("sdb", VOLUME, 64 * MIB);
