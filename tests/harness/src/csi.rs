@@ -1,10 +1,12 @@
 //! The CSI services of a program, called over its socket as a sidecar or the kubelet would.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use anyhow::Result;
 use csi_proto::csi::v1::{
     CapacityRange, ControllerPublishVolumeRequest, CreateVolumeRequest, NodePublishVolumeRequest,
-    NodeStageVolumeRequest, Topology, TopologyRequirement, VolumeCapability,
+    NodeStageVolumeRequest, ProbeRequest, Topology, TopologyRequirement, VolumeCapability,
     controller_client::ControllerClient,
     identity_client::IdentityClient,
     node_client::NodeClient,
@@ -15,6 +17,11 @@ use std::collections::HashMap;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
+
+use crate::process::Process;
+
+/// How long a program has until it serves.
+const START: Duration = Duration::from_secs(15);
 
 /// Clients of one socket. They connect when they are first used, and again after a restart.
 #[derive(Debug, Clone)]
@@ -34,6 +41,12 @@ impl Csi {
         let channel =
             Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
         Self { channel }
+    }
+
+    /// Waits until `process` serves its socket; fails at once, with the end of its log, if it ends first.
+    pub async fn served_by(&self, process: &mut Process) -> Result<()> {
+        let probe = async || self.identity().probe(ProbeRequest {}).await.is_ok();
+        process.ready(START, probe).await
     }
 
     /// The Identity service.

@@ -12,7 +12,8 @@ use crate::csi::Csi;
 use crate::process::{Process, built};
 use crate::world::World;
 
-const START: Duration = Duration::from_secs(15);
+/// How long a config may take to be refused.
+const REFUSAL: Duration = Duration::from_secs(15);
 
 /// A controller that a test started by itself.
 #[derive(Debug)]
@@ -36,16 +37,9 @@ impl World {
         let socket = self.folder().join(format!("{name}.sock"));
         let config = self.folder().join(format!("{name}.yaml"));
         std::fs::write(&config, self.config().to_string())?;
-        let mut process = start(self, name, &socket, &config)?;
+        let mut process = start(self.folder(), name, &socket, &config)?;
         let csi = Csi::at(&socket);
-        process
-            .ready(START, async || {
-                csi.identity()
-                    .probe(csi_proto::csi::v1::ProbeRequest {})
-                    .await
-                    .is_ok()
-            })
-            .await?;
+        csi.served_by(&mut process).await?;
         Ok(ExtraController {
             process,
             caller: Caller::new(csi),
@@ -63,8 +57,8 @@ impl World {
         let socket = self.folder().join(format!("{name}.sock"));
         let path = self.folder().join(format!("{name}.yaml"));
         std::fs::write(&path, config)?;
-        let mut process = start(self, name, &socket, &path)?;
-        let deadline = Instant::now() + START;
+        let mut process = start(self.folder(), name, &socket, &path)?;
+        let deadline = Instant::now() + REFUSAL;
         let mut bound = false;
         loop {
             bound |= socket.exists();
@@ -81,7 +75,8 @@ impl World {
     }
 }
 
-fn start(world: &World, name: &str, socket: &Path, config: &Path) -> Result<Process> {
+/// Starts a controller of the world whose folder this is.
+pub(crate) fn start(folder: &Path, name: &str, socket: &Path, config: &Path) -> Result<Process> {
     let arguments = [
         "--csi-address".to_owned(),
         format!("unix://{}", socket.display()),
@@ -91,6 +86,6 @@ fn start(world: &World, name: &str, socket: &Path, config: &Path) -> Result<Proc
         "debug,h2=info,hyper=info,rustls=info,tower=info".to_owned(),
     ];
     let program = built("pve-csi-controller")?;
-    Process::start(name, &program, &arguments, &world.folder().join("log"))
+    Process::start(name, &program, &arguments, &folder.join("log"))
         .with_context(|| format!("start {name}"))
 }

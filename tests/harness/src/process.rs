@@ -12,6 +12,8 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
+mod freshness;
+
 /// How long a program has to end after SIGTERM.
 const STOP: Duration = Duration::from_secs(10);
 
@@ -23,15 +25,22 @@ pub struct Process {
     log: PathBuf,
 }
 
-/// Where a program of this workspace was built: beside the running test, or one folder up from it.
+/// Where a program of this workspace was built: beside the running test, or one folder up from it. One that is older
+/// than its sources is an error.
 pub fn built(name: &str) -> Result<PathBuf> {
     let here = std::env::current_exe().context("path of the running program")?;
-    here.ancestors()
+    let program = here
+        .ancestors()
         .skip(1)
         .take(2)
         .map(|folder| folder.join(name))
         .find(|path| path.is_file())
-        .with_context(|| format!("{name} is not built: `make build` does it"))
+        .with_context(|| format!("{name} is not built: `make build` does it"))?;
+    let copy = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    match freshness::stale(&program, copy.as_deref())? {
+        None => Ok(program),
+        Some(why) => bail!("{name} is out of date, {why}: `make build` builds it again"),
+    }
 }
 
 impl Process {
@@ -53,18 +62,35 @@ impl Process {
         env: &[(&str, String)],
         logs: &Path,
     ) -> Result<Self> {
+        let mut command = Command::new(program);
+        let env = env.iter().map(|(key, value)| (key, value));
+        command.args(args).envs(env);
+        Self::spawn(name, command, logs)
+    }
+
+    /// As [`Process::start`], in a process group of its own: signals of the terminal do not reach it.
+    pub fn start_apart<A: AsRef<OsStr>>(
+        name: &str,
+        program: &Path,
+        args: &[A],
+        logs: &Path,
+    ) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(args).process_group(0);
+        Self::spawn(name, command, logs)
+    }
+
+    fn spawn(name: &str, mut command: Command, logs: &Path) -> Result<Self> {
         std::fs::create_dir_all(logs)?;
         let log = logs.join(format!("{name}.log"));
         let out = File::options().create(true).append(true).open(&log)?;
-        let child = Command::new(program)
-            .args(args)
-            .envs(env.iter().map(|(key, value)| (key, value)))
+        let child = command
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("start {}", program.display()))?;
+            .with_context(|| format!("start {name}"))?;
         Ok(Self {
             name: name.to_owned(),
             child,

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use csi_proto::csi::v1::ProbeRequest;
 use pve_client::{Client, Metrics, VmRef};
 use pve_csi_controller::connect;
 use pve_model::VmId;
@@ -18,8 +17,6 @@ use tokio::time::timeout;
 use crate::csi::Csi;
 use crate::process::{Process, built};
 use crate::world::free_port;
-
-const START: Duration = Duration::from_secs(15);
 
 /// Where the demo takes place.
 #[derive(Debug)]
@@ -96,7 +93,7 @@ impl Target {
         )
     }
 
-    /// Starts the controller with that config.
+    /// Starts the controller with that config. Ctrl-C does not reach it: it is still needed then.
     pub async fn start_controller(&self, config: &Path) -> Result<Controller> {
         let folder = tempfile::Builder::new().prefix("pvc").tempdir()?;
         let admin = free_port()?;
@@ -109,18 +106,14 @@ impl Target {
             "--admin-address".to_owned(),
             admin.to_string(),
         ];
-        let mut process = Process::start(
+        let mut process = Process::start_apart(
             "controller",
             &built("pve-csi-controller")?,
             &arguments,
             folder.path(),
         )?;
         let csi = Csi::at(&socket);
-        process
-            .ready(START, async || {
-                csi.identity().probe(ProbeRequest {}).await.is_ok()
-            })
-            .await?;
+        csi.served_by(&mut process).await?;
         Ok(Controller {
             process,
             admin,

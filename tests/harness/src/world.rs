@@ -2,13 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Result;
 use pve_sim::{Builder, HardwareKind, Sim, SimHandle, StorageOptions, TokenGrant};
 use serde_json::{Value, json};
 
 use crate::csi::Csi;
+use crate::extra_controller;
 use crate::kube_stub::KubeStub;
 use crate::process::{Process, built};
 use crate::run_dir::RunDir;
@@ -26,7 +26,6 @@ pub const SHARED: &str = "shared";
 /// The tenant's pool.
 pub const POOL: &str = "tenant-a";
 
-const START: Duration = Duration::from_secs(15);
 /// Id and secret of the tenant's token.
 pub const TOKEN: (&str, &str) = ("csi@pve!tenant-a", "7a1c1a52-3f0e-4a65-8c3f-2f5e9c1d7b11");
 
@@ -181,30 +180,13 @@ impl World {
     pub async fn start_controller_with(&mut self, config: &Value) -> Result<()> {
         let path = self.folder().join("config.yaml");
         std::fs::write(&path, config.to_string())?;
-        let arguments = [
-            "--csi-address".to_owned(),
-            format!("unix://{}", self.controller_socket().display()),
-            "--cloud-config".to_owned(),
-            path.display().to_string(),
-            "--log-filter".to_owned(),
-            "debug,h2=info,hyper=info,rustls=info,tower=info".to_owned(),
-        ];
-        let program = built("pve-csi-controller")?;
-        let mut process = Process::start(
+        let mut process = extra_controller::start(
+            self.folder(),
             "controller",
-            &program,
-            &arguments,
-            &self.folder().join("log"),
+            &self.controller_socket(),
+            &path,
         )?;
-        let csi = self.csi();
-        process
-            .ready(START, async || {
-                csi.identity()
-                    .probe(csi_proto::csi::v1::ProbeRequest {})
-                    .await
-                    .is_ok()
-            })
-            .await?;
+        self.csi().served_by(&mut process).await?;
         self.controller = Some(process);
         Ok(())
     }
@@ -312,14 +294,7 @@ impl World {
             &self.folder().join("log"),
         )?;
         let csi = Csi::at(&socket);
-        process
-            .ready(START, async || {
-                csi.identity()
-                    .probe(csi_proto::csi::v1::ProbeRequest {})
-                    .await
-                    .is_ok()
-            })
-            .await?;
+        csi.served_by(&mut process).await?;
         Ok((process, csi))
     }
 
