@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use csi_proto::csi::v1::{
     ControllerUnpublishVolumeRequest, DeleteVolumeRequest, NodeGetInfoRequest,
     NodeGetVolumeStatsRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
@@ -11,6 +11,7 @@ use csi_proto::csi::v1::{
 };
 
 pub use self::real::run_on;
+use self::steps::interrupted;
 pub use self::steps::{Steps, say};
 use crate::csi::{
     create_request, mount_capability, node_publish_request, publish_request, stage_request,
@@ -29,6 +30,17 @@ const WORKERS: [u32; 2] = [101, 102];
 
 /// The demo on the simulator: real disks where the machine allows, in memory otherwise.
 pub async fn run() -> Result<()> {
+    let interrupted = interrupted()?;
+    tokio::select! {
+        // The terminal interrupts the programs, too: that their calls fail then is no news.
+        biased;
+        // Dropped, the world takes its programs, mounts and disks with it.
+        () = interrupted => bail!("interrupted"),
+        outcome = tell() => outcome,
+    }
+}
+
+async fn tell() -> Result<()> {
     let mut steps = Steps::default();
     let builder = tenant(&WORKERS.map(|vmid| (vmid, "pve1"))).timing(pve_sim::Timing::REAL);
     let (world, nodes) = match loop_devices() {

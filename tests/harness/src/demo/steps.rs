@@ -1,5 +1,8 @@
-//! What the demo says.
+//! What the demo says, and when it is told to end.
 
+use std::io;
+
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 /// Prints one line per step: seconds since the step before, PVE requests, what was done.
@@ -43,4 +46,16 @@ impl Steps {
 #[expect(clippy::print_stdout, reason = "the demo is there to be read")]
 pub fn say(line: &str) {
     println!("{line}");
+}
+
+/// Ctrl-C or SIGTERM, from now on: neither ends the program by itself any more.
+pub(super) fn interrupted() -> io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }
