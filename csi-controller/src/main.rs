@@ -33,7 +33,7 @@ use tonic::service::Routes;
 /// For requests that are answered yet when the program is told to end, and then for work that goes on without them.
 /// Kubernetes kills the program after 30 s.
 const PATIENCE: Duration = Duration::from_secs(15);
-const LAST_WORK: Duration = Duration::from_secs(8);
+const LAST_WORK: Duration = Duration::from_secs(7);
 /// A thread that waits for a name server can't be told to end.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
