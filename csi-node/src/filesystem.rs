@@ -1,7 +1,7 @@
 //! What is on a device, and making, checking and mounting ext4: the programs' arguments and exit codes.
 //!
-//! Guarantees: nothing is written on a device unless all of it that was looked at could be read and is zero, and
-//! blkid knows nothing on it; or unless it carries our own mark that formatting had begun and no signature at all.
+//! Guarantees: a file system is made on a device only if all of it that was looked at could be read and is zero, and
+//! blkid knows nothing on it; or if it carries our own mark that formatting had begun, and no signature but ext4's.
 //! Assumptions: a new disk reads as zeros (thin LVM, ZFS, Ceph, sparse files).
 //!
 //! The mark: `mkfs.ext4` writes its superblock last, so a device on which it was interrupted is neither blank nor a
@@ -88,7 +88,8 @@ pub async fn inspect(host: &dyn Host, device: &VerifiedDevice, wwn: Wwn) -> Resu
     }
 }
 
-/// Makes ext4 on a device whose content was found to be [`Content::Blank`] or [`Content::FormatInterrupted`].
+/// Makes ext4 on a device whose content was found to be [`Content::Blank`] or [`Content::FormatInterrupted`],
+/// or an ext4 with the mark that can't be repaired.
 pub async fn format(
     host: &dyn Host,
     device: &VerifiedDevice,

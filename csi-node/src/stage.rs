@@ -220,16 +220,31 @@ async fn prepare(
         (Content::Ext4 { mark: Mark::Absent }, Access::ReadOnly) => Ok(()),
         (_, Access::ReadOnly) => Err(device.unfit(Unfit::ReadOnly)),
         (Content::Ext4 { mark }, Access::ReadWrite) => {
-            filesystem::check(host, device, mark).await?;
-            finish(host, device, wanted).await
+            match filesystem::check(host, device, mark).await {
+                // A machine that dies may have written the superblock and little else; nothing was ever stored.
+                Err(Error::FilesystemDamaged { .. }) if mark == Mark::Present => {
+                    make(host, device, wanted, format).await
+                }
+                Err(error) => Err(error),
+                Ok(()) => finish(host, device, wanted).await,
+            }
         }
         (Content::Blank | Content::FormatInterrupted, Access::ReadWrite) => {
-            device.trust(wanted)?;
-            device.verify_again(host, wanted).await?;
-            filesystem::format(host, device, wanted.wwn, format).await?;
-            finish(host, device, wanted).await
+            make(host, device, wanted, format).await
         }
     }
+}
+
+async fn make(
+    host: &dyn Host,
+    device: &VerifiedDevice,
+    wanted: Wanted,
+    format: FormatOptions,
+) -> Result<(), Error> {
+    device.trust(wanted)?;
+    device.verify_again(host, wanted).await?;
+    filesystem::format(host, device, wanted.wwn, format).await?;
+    finish(host, device, wanted).await
 }
 
 async fn finish(host: &dyn Host, device: &VerifiedDevice, wanted: Wanted) -> Result<(), Error> {

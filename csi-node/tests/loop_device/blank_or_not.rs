@@ -142,6 +142,43 @@ fn formatting_that_was_interrupted_is_done_again() {
 }
 
 #[test]
+fn a_machine_that_died_while_formatting_leaves_nothing_to_do_by_hand() {
+    with_machine("a_machine_that_died_while_formatting", async |machine| {
+        let staging = machine.path("staging");
+        // What had not reached the medium: offset, length.
+        let lost: [(&str, u64, usize); 4] = [
+            ("group descriptors", 4096, 4096),
+            ("bitmaps and inode tables", 8192, 4 << 20),
+            ("a backup", 32 << 20, 1 << 20),
+            ("all but the superblock", 4096, 48 << 20),
+        ];
+        for (index, (what, offset, length)) in lost.into_iter().enumerate() {
+            let disk = machine.plugged(&format!("sd{index}"), VOLUME, SIZE);
+            let node = disk.node.to_str().unwrap();
+            run("mkfs.ext4", &["-q", "-b4096", "-E", "nodiscard", node]);
+            disk.write(offset, &vec![0; length]);
+            if index == 0 {
+                // Without the mark it may be somebody's data.
+                let error = machine.stage(&disk, &staging).await.unwrap_err();
+                assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+                disk.write(offset, &vec![0; length]);
+            }
+            disk.write(MARK, &disk.mark());
+            if let Err(error) = machine.stage(&disk, &staging).await {
+                panic!("{what}: {error}");
+            }
+            fs::write(staging.join("x"), "x").unwrap();
+            machine.unstage(&disk, &staging).await.unwrap();
+            assert!(
+                disk.read(MARK, 4096).iter().all(|byte| *byte == 0),
+                "{what}"
+            );
+            disk.unplug();
+        }
+    });
+}
+
+#[test]
 fn whenever_mkfs_is_killed_the_volume_can_be_staged_afterwards() {
     with_machine("whenever_mkfs_is_killed", async |machine| {
         let size = 1024 * MIB;
