@@ -15,6 +15,7 @@ use pve_runtime::keyed_lock::{Guard, KeyedLock};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::sightings::Sightings;
 use crate::slots::Memory;
 
 /// Notes beyond which all are dropped; VMIDs come and go with each rollout of a tenant's workers.
@@ -46,6 +47,8 @@ impl NodeHints for NoHints {
 /// Locks and memory of one region's VMs. Clones share them, so that a config that is read anew keeps them.
 #[derive(Debug, Clone)]
 pub struct Guests {
+    /// Workers that were seen.
+    pub sightings: Sightings,
     hints: Arc<dyn NodeHints>,
     vms: KeyedLock<VmId>,
     hosts: KeyedLock<PveNode>,
@@ -73,6 +76,7 @@ impl Guests {
     /// Nothing is remembered, nothing locked.
     pub fn new(hints: Arc<dyn NodeHints>) -> Self {
         Self {
+            sightings: Sightings::default(),
             hints,
             vms: KeyedLock::default(),
             hosts: KeyedLock::default(),

@@ -1,11 +1,11 @@
-//! Which VMs hold a volume. PVE lets a disk sit in two VMs and has no "who uses it", so every worker that could reach
-//! the storage is read.
+//! Which VMs hold a volume. PVE lets a disk sit in two VMs and has no "who uses it", so every VM in sight that could
+//! reach the storage is read, whatever its pool; and "nobody" counts only if the workers can be seen.
 
 use std::collections::BTreeSet;
 
 use futures_util::{StreamExt, stream};
-use pve_client::{ApiError, ErrorKind, VmEntry, VmPending};
-use pve_model::{Uuid, VmId, VolumeId};
+use pve_client::{ApiError, ErrorKind, GuestKind, VmEntry, VmPending};
+use pve_model::{PoolId, PveNode, Uuid, VmId, VolumeId};
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -16,6 +16,8 @@ use crate::vm;
 
 /// Configs that are read at the same time: `GET …/pending` occupies no worker of PVE, but a connection.
 const PARALLEL: usize = 8;
+/// Without them on the pool an empty list says nothing.
+const SIGHT: [&str; 2] = ["Pool.Audit", "VM.Audit"];
 
 /// A VM that holds a volume, now or by a pending change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,20 +41,28 @@ impl Holder {
             keys.join(", ")
         )
     }
+
+    /// Whether it is one of the tenant's own, whose name may be told.
+    pub fn is_in(&self, pool: &PoolId) -> bool {
+        self.guest.pool.as_ref() == Some(pool)
+    }
 }
 
-/// What reading the workers showed.
+/// What reading the VMs showed.
 #[derive(Debug, Default)]
 pub struct Survey {
     /// Those that hold the volume.
     pub holders: Vec<Holder>,
     /// Those that have snapshots, which may need the volume's disk still.
     pub snapshotted: Vec<VmEntry>,
+    /// Why there may be more of them than can be seen; with no holder at all [`survey`] fails with it.
+    pub unseen: Option<Error>,
 }
 
-/// The workers of the pool that hold the volume. `except` is not read. A worker that can't be read and could hold the
-/// volume is an error, [`Error::HolderUnknown`]. Requests: one list (shared), one read per worker that could reach the
-/// storage.
+/// The VMs that hold the volume, except one that is not read. A VM that could hold it and can't be read, a worker that
+/// was seen earlier and is neither in sight nor proved gone, and a pool that can't be seen are
+/// [`Error::HolderUnknown`]. Requests: one list (shared), one read per VM that could reach the storage; without any
+/// worker in sight one about the token's rights.
 pub async fn find(
     region: &RegionContext,
     volume: &VolumeId,
@@ -63,7 +73,7 @@ pub async fn find(
         .map(|survey| survey.holders)
 }
 
-/// As [`find`], and which of the workers have snapshots.
+/// As [`find`], and which of the VMs have snapshots.
 pub async fn survey(
     region: &RegionContext,
     volume: &VolumeId,
@@ -72,7 +82,7 @@ pub async fn survey(
     let census = region.inventory.vms(Freshness::Recent).await?;
     let mut survey = Survey::default();
     let mut moved = Vec::new();
-    for (guest, read) in read(region, suspects(region, &census, volume, except)?).await {
+    for (guest, read) in read(region, suspects(&census, volume, except)?).await {
         match read {
             Ok(pending) => survey.add(&guest, &pending, volume),
             // It moved, ended, or was taken from our sight since the list was made.
@@ -90,7 +100,54 @@ pub async fn survey(
     if !moved.is_empty() {
         follow(region, volume, &moved, &mut survey).await?;
     }
-    Ok(survey)
+    survey.unseen = all_seen(region, &census, volume.pve_node.as_ref())
+        .await
+        .err();
+    match survey.unseen {
+        Some(unseen) if survey.holders.is_empty() => Err(unseen),
+        _ => Ok(survey),
+    }
+}
+
+/// Whether the list shows all workers that there are.
+async fn all_seen(
+    region: &RegionContext,
+    census: &Census,
+    host: Option<&PveNode>,
+) -> Result<(), Error> {
+    let pool = region.inventory.pool();
+    let visible = census.guests.keys().next().copied();
+    for guest in region.guests.sightings.missing(census, pool) {
+        if !reaches(host, &guest) {
+            continue;
+        }
+        match gone::prove_unlisted(region, Some(guest.vmid), visible).await {
+            Ok(()) => region.guests.sightings.gone(guest.vmid),
+            Err(error) => {
+                return Err(Error::HolderUnknown(format!(
+                    "VM {} on {} was a worker and is not in sight any more ({error}): put it back into the pool {pool}, \
+                     or see to it that it has none of the tenant's disks and restart the controller",
+                    guest.vmid, guest.pve_node
+                )));
+            }
+        }
+    }
+    if census
+        .guests
+        .values()
+        .any(|guest| guest.pool.as_ref() == Some(pool))
+    {
+        return Ok(());
+    }
+    let path = format!("/pool/{pool}");
+    let granted = region.client.permissions(&path).await;
+    let granted = granted.map_err(|error| Error::HolderUnknown(format!("{path}: {error}")))?;
+    match SIGHT.iter().find(|wanted| !granted.contains(**wanted)) {
+        None => Ok(()),
+        Some(lacking) => Err(Error::HolderUnknown(format!(
+            "no worker is in sight, and the token lacks {lacking} on {path}"
+        ))),
+    }
 }
 
 impl Survey {
@@ -129,9 +186,9 @@ pub async fn read(
     all
 }
 
-/// The workers that could hold the volume: those of the host that has it, of all hosts if it is shared.
+/// The VMs that could hold the volume: those of the host that has it, of all hosts if it is shared. Their pool and
+/// whether they are templates does not matter: an operator can move or convert a VM with its disks.
 fn suspects(
-    region: &RegionContext,
     census: &Census,
     volume: &VolumeId,
     except: Option<VmId>,
@@ -142,16 +199,20 @@ fn suspects(
             census.undecodable
         )));
     }
-    let reaches = |guest: &&VmEntry| {
-        volume
-            .pve_node
-            .as_ref()
-            .is_none_or(|host| *host == guest.pve_node)
-    };
     let others = census
-        .workers(region.inventory.pool())
-        .filter(|guest| Some(guest.vmid) != except);
-    Ok(others.filter(reaches).cloned().collect())
+        .guests
+        .values()
+        .filter(|guest| guest.kind == GuestKind::Qemu && Some(guest.vmid) != except);
+    let host = volume.pve_node.as_ref();
+    Ok(others
+        .filter(|guest| reaches(host, guest))
+        .cloned()
+        .collect())
+}
+
+/// Whether a VM could have a disk of that host in it; none is a disk that all hosts share.
+fn reaches(host: Option<&PveNode>, guest: &VmEntry) -> bool {
+    host.is_none_or(|host| *host == guest.pve_node)
 }
 
 /// Reads workers again whose config was not where the list said.
