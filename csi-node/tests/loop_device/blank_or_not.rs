@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::disk::{Disk, MARK_FROM_END};
-use crate::machine::{MIB, Machine, mounts_at, publish_request, run, with_machine};
+use crate::machine::{MIB, Machine, mounts_at, publish_request, run, stage_request, with_machine};
 use tonic::Code;
 
 const VOLUME: &str = "r1/pve1/local-lvm/vm-9999-pvc-1";
@@ -261,16 +261,12 @@ fn parameters_reach_mkfs() {
         let disk = machine.plugged("sdb", VOLUME, SIZE);
         let staging = machine.path("staging");
         let request = csi_proto::csi::v1::NodeStageVolumeRequest {
-            volume_id: disk.handle.clone(),
-            publish_context: disk.context(),
-            staging_target_path: staging.display().to_string(),
-            volume_capability: Some(crate::machine::mount_capability()),
             volume_context: [
                 ("blockSize".to_owned(), "2048".to_owned()),
                 ("inodeSize".to_owned(), "512".to_owned()),
             ]
             .into(),
-            ..Default::default()
+            ..stage_request(&disk, &staging)
         };
         machine.node().node_stage_volume(request).await.unwrap();
         let said = run("dumpe2fs", &["-h", disk.node.to_str().unwrap()]);

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -103,7 +104,7 @@ impl Drop for Machine {
 impl Machine {
     async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["sys/block", "dev", "kubelet/plugins_registry"] {
+        for name in ["sys/block", "dev", "tools", "kubelet/plugins_registry"] {
             fs::create_dir_all(folder.path().join(name)).unwrap();
         }
         let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: x\n\
@@ -146,7 +147,9 @@ impl Machine {
     pub(crate) fn program(&self, kubelet_dir: &Path) -> Command {
         let at = |name: &str| self.path(name).display().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_pve-csi-node"));
+        let search = std::env::var("PATH").unwrap();
         command
+            .env("PATH", format!("{}:{search}", at("tools")))
             .args(["--csi-address", &format!("unix://{}", at("csi.sock"))])
             .args(["--registration-dir", &at("kubelet/plugins_registry")])
             .args(["--kubelet-csi-path", &at("csi.sock")])
@@ -156,6 +159,23 @@ impl Machine {
             .args(["--sys-root", &at("sys"), "--dev-root", &at("dev")])
             .args(["--log-filter", "info,pve_csi_node=debug"]);
         command
+    }
+
+    /// Puts a script in the way of a program that the plugin runs: `real` in it runs the program itself, and `disk`
+    /// is the last argument.
+    pub(crate) fn interpose(&self, tool: &str, script: &str) {
+        let path = self.path("tools").join(tool);
+        let head = format!(
+            "#!/bin/sh -e\nreal() {{ PATH=\"${{PATH#*:}}\" command {tool} \"$@\"; }}\nfor disk; do :; done\n"
+        );
+        fs::write(&path, head + script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Takes the scripts away.
+    pub(crate) fn interpose_nothing(&self) {
+        fs::remove_dir_all(self.path("tools")).unwrap();
+        fs::create_dir(self.path("tools")).unwrap();
     }
 
     /// As a crash would.
@@ -234,11 +254,8 @@ impl Machine {
         capability: VolumeCapability,
     ) -> Result<(), Status> {
         let request = NodeStageVolumeRequest {
-            volume_id: disk.handle.clone(),
-            publish_context: disk.context(),
-            staging_target_path: staging.display().to_string(),
             volume_capability: Some(capability),
-            ..Default::default()
+            ..stage_request(disk, staging)
         };
         self.node().node_stage_volume(request).await.map(drop)
     }
@@ -309,6 +326,16 @@ fn capability(kind: AccessType) -> VolumeCapability {
         access_mode: Some(AccessMode {
             mode: Mode::SingleNodeWriter.into(),
         }),
+    }
+}
+
+pub(crate) fn stage_request(disk: &Disk, staging: &Path) -> NodeStageVolumeRequest {
+    NodeStageVolumeRequest {
+        volume_id: disk.handle.clone(),
+        publish_context: disk.context(),
+        staging_target_path: staging.display().to_string(),
+        volume_capability: Some(mount_capability()),
+        ..Default::default()
     }
 }
 

@@ -12,6 +12,7 @@
 mod blank_or_not;
 mod detach;
 mod disk;
+mod interrupted;
 mod life;
 mod machine;
 mod refused;
