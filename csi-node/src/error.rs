@@ -238,11 +238,9 @@ impl Error {
     }
 
     /// This error, of something that happened after a mount.
+    #[must_use]
     pub fn after_mount(self) -> Self {
-        match self {
-            Self::AfterMount(_) => self,
-            other => Self::AfterMount(Box::new(other)),
-        }
+        Self::AfterMount(Box::new(self))
     }
 
     /// What may have happened nevertheless.

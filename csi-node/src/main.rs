@@ -84,7 +84,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let mut arguments = Arguments::parse();
     if let Err(error) = telemetry::init(arguments.log_format, &arguments.log_filter) {
-        tracing::error!("{error}");
+        eprintln!("{error}");
         return process::config_refused();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -125,7 +125,11 @@ impl Machine {
         let log = fs::File::create(self.path("log")).unwrap();
         let child = self
             .program(&self.path(""))
-            .arg("--allow-private-mounts")
+            .args([
+                "--allow-private-mounts",
+                "--log-filter",
+                "info,pve_csi_node=debug",
+            ])
             .stderr(log)
             .spawn()
             .unwrap();
@@ -156,8 +160,7 @@ impl Machine {
             .arg("--kubelet-dir")
             .arg(kubelet_dir)
             .args(["--node-name", "worker-1", "--kubeconfig", &at("kubeconfig")])
-            .args(["--sys-root", &at("sys"), "--dev-root", &at("dev")])
-            .args(["--log-filter", "info,pve_csi_node=debug"]);
+            .args(["--sys-root", &at("sys"), "--dev-root", &at("dev")]);
         command
     }
 

@@ -51,3 +51,13 @@ fn b63_a_kubelet_that_would_not_see_the_volumes_is_no_place_to_start() {
         assert!(fs::exists(&socket).unwrap());
     });
 }
+
+#[test]
+fn a_log_filter_that_is_no_filter_is_named() {
+    with_machine("a_log_filter_that_is_no_filter", async |machine| {
+        let mut program = machine.program(&machine.path("kubelet"));
+        let (code, said) = ended(program.args(["--log-filter", "info,=["])).await;
+        assert_eq!(code, Some(64), "{said}");
+        assert!(said.contains("filter"), "{said}");
+    });
+}
