@@ -6,11 +6,12 @@ use pve_client::ApiError;
 use pve_model::{Bytes, PveNode, StorageId};
 use pve_runtime::config::StoragePolicy;
 
-use crate::disk::{self, Age};
 use crate::error::Error;
 use crate::placement::{self, Seat, StorageKind};
+use crate::quota;
 use crate::region::{Driver, RegionContext};
 use crate::scope;
+use crate::seats::{self, Age};
 use crate::validate::CapacityRequest;
 
 /// What is left, in the place and on the storages that were asked about.
@@ -22,7 +23,7 @@ pub struct Capacity {
     pub largest: Option<Bytes>,
 }
 
-/// Answers 0 for a storage that is not there; an unknown region, zone or storage is an error that names it.
+/// Answers 0 where a storage is not; one that is on no host, and an unknown region, zone or storage is an error that names it.
 pub async fn capacity(driver: &Driver, request: &CapacityRequest) -> Result<Capacity, Error> {
     let storage = request.parameters.as_ref().and_then(|p| p.storage.as_ref());
     let regions: Vec<Arc<RegionContext>> = match &request.place {
@@ -63,25 +64,38 @@ async fn in_region(
     storage: Option<&StorageId>,
     zone: Option<&PveNode>,
 ) -> Result<Capacity, ApiError> {
-    let seats = disk::all_seats(region, Age::Shared).await?;
+    let listed = seats::list(region, Age::Shared).await?;
     let mut sum = Capacity::default();
+    let mut unlisted = None;
+    let mut any = false;
     for (id, limits) in &region.policy.storages {
         if storage.is_some_and(|storage| storage != id) {
             continue;
         }
-        let mine: Vec<&Seat> = seats
-            .iter()
-            .filter(|(seat_of, seat)| {
-                seat_of == id && zone.is_none_or(|zone| seat.pve_node == *zone)
-            })
-            .map(|(_, seat)| seat)
-            .collect();
+        let mut mine = match listed.of(id) {
+            Ok(seats) => seats,
+            // The others are a lower bound.
+            Err(error) if storage.is_none() => {
+                tracing::warn!(%error, "left out of the capacity");
+                unlisted = Some(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        any = true;
+        mine.retain(|seat| zone.is_none_or(|zone| seat.pve_node == *zone));
+        if mine.is_empty() {
+            listed.complete()?;
+        }
         for (seat, room) in rooms(&mine, limits) {
-            let left = quota(region, id, seat, limits).await?;
+            let left = quota_left(region, id, seat, limits).await?;
             sum = sum.plus(Capacity::of(room, left, limits));
         }
     }
-    Ok(sum)
+    match unlisted {
+        Some(error) if !any => Err(error),
+        _ => Ok(sum),
+    }
 }
 
 /// The seats that count, each with its room: shared storage once, and only storages that volumes can be made on.
@@ -100,7 +114,7 @@ pub fn rooms<'a>(seats: &[&'a Seat], limits: &StoragePolicy) -> Vec<(&'a Seat, B
         .collect()
 }
 
-async fn quota(
+async fn quota_left(
     region: &RegionContext,
     storage: &StorageId,
     seat: &Seat,
@@ -113,9 +127,7 @@ async fn quota(
     }
     match owner {
         None => Ok(Some(Bytes::ZERO)),
-        Some(owner) => {
-            disk::quota_left(region, &seat.pve_node, storage, (owner, None), limits).await
-        }
+        Some(owner) => quota::left(region, &seat.pve_node, storage, (owner, None), limits).await,
     }
 }
 

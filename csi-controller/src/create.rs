@@ -10,6 +10,8 @@
 //! **Requests:** list of storages, allocation, look; one more with a quota, more only after a failure: then a disk that
 //! is not shown counts as not there only while its host calls the storage usable.
 
+mod regions;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +22,14 @@ use pve_runtime::KeyedLock;
 use pve_runtime::config::StoragePolicy;
 use tokio::time::Instant;
 
-use crate::disk::{self, Age};
+use crate::disk;
 use crate::error::{Error, Exhausted};
-use crate::pins::{Pin, Pins};
-use crate::placement::{self, Candidate, Plan};
+use crate::pins::Pins;
+use crate::placement::{self, Candidate, Plan, Seat};
+use crate::quota;
 use crate::region::{Driver, RegionContext};
-use crate::scope::{self, Wanted};
+use crate::scope;
+use crate::seats::{self, Age};
 use crate::validate::{CreateRequest, Place};
 
 /// How long an allocation may wait for another one that counts against the same quota.
@@ -77,7 +81,7 @@ pub async fn create(
         .as_ref()
         .ok_or_else(|| Error::Invalid("parameter \"storage\" is required".to_owned()))?;
     let mut refusal = None;
-    for (region, wanted) in pinned_first(driver, memory, storage, request).await? {
+    for (region, wanted) in regions::pinned_first(driver, memory, storage, request).await? {
         let limits = scope::allowed(&region, storage, request)?;
         let creation = Creation {
             region: &region,
@@ -92,42 +96,6 @@ pub async fn create(
         }
     }
     Err(refusal.unwrap_or_else(|| no_room(Exhausted::Storage, "in no region".to_owned())))
-}
-
-/// The regions that were asked for, the one where an earlier call may have made the disk first, and alone while it may
-/// still come.
-async fn pinned_first(
-    driver: &Driver,
-    memory: &Memory,
-    storage: &StorageId,
-    request: &CreateRequest,
-) -> Result<Vec<Wanted>, Error> {
-    let mut regions = scope::regions(driver, storage, request)?;
-    let Some(pin) = memory.pins.get(&request.name) else {
-        return Ok(regions);
-    };
-    let name = &pin.volume.region;
-    if regions.iter().any(|(region, _)| region.name == *name) {
-        regions.sort_by_key(|(region, _)| region.name != *name);
-        if pin.may_still_come() {
-            regions.truncate(1);
-        }
-    } else if let Some(region) = driver.region(name) {
-        not_elsewhere(&region, &pin).await?;
-    }
-    Ok(regions)
-}
-
-/// Refuses to make the disk while there is one, or may come one, in a region that is not asked for any more.
-async fn not_elsewhere(region: &RegionContext, pin: &Pin) -> Result<(), Error> {
-    match disk::look_closely(region, &pin.volume).await {
-        Ok(Presence::Present(_)) => Err(Error::Exists(
-            "a volume of this name exists in another region".to_owned(),
-        )),
-        Ok(Presence::Absent) if pin.may_still_come() => Err(Error::Busy(STILL_AT_WORK)),
-        Ok(Presence::Absent) => Ok(()),
-        Err(source) => Err(unseen("looking for the disk of an earlier request")(source)),
-    }
 }
 
 impl Creation<'_> {
@@ -188,17 +156,20 @@ impl Creation<'_> {
         wanted: &[Option<PveNode>],
         age: Age,
     ) -> Result<Result<Plan, Error>, Error> {
-        let seats = disk::seats(self.region, self.storage, age)
-            .await
-            .map_err(unseen("listing storages"))?;
+        let listing = || unseen("listing storages");
+        let listed = seats::list(self.region, age).await.map_err(listing())?;
+        let seats = listed.of(self.storage).map_err(listing())?;
+        let seats: Vec<Seat> = seats.into_iter().cloned().collect();
         let policy = &self.region.policy;
-        Ok(placement::plan(
-            self.request,
-            wanted,
-            &seats,
-            policy,
-            self.limits,
-        ))
+        let planned = placement::plan(self.request, wanted, &seats, policy, self.limits);
+        if let Err(Error::Exhausted {
+            why: Exhausted::Storage,
+            ..
+        }) = planned
+        {
+            listed.complete().map_err(listing())?;
+        }
+        Ok(planned)
     }
 
     async fn at_candidates(&self, plan: &Plan) -> Result<Created, Error> {
@@ -230,7 +201,11 @@ impl Creation<'_> {
             return self.allocate(volume, candidate).await;
         }
         let deadline = Instant::now() + QUOTA_WAIT;
-        let key = (self.region.name.clone(), self.storage.clone(), candidate.zone.clone());
+        let key = (
+            self.region.name.clone(),
+            self.storage.clone(),
+            candidate.zone.clone(),
+        );
         let _turn = self
             .memory
             .quotas
@@ -280,7 +255,7 @@ impl Creation<'_> {
         };
         let own = volume.volid();
         let except = (volume.disk.owner(), Some(own.as_str()));
-        let left = disk::quota_left(self.region, host, self.storage, except, self.limits)
+        let left = quota::left(self.region, host, self.storage, except, self.limits)
             .await
             .map_err(unseen("listing our disks"))?;
         let wanted = self.request.size.wanted;

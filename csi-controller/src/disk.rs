@@ -1,121 +1,19 @@
-//! Disks on storages in the domain's words: where a storage is, whether a disk is there, make one, free one.
+//! Disks on storages in the domain's words: whether a disk is there, make one, free one.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use pve_client::{
     ApiError, DiskInfo, Effect, ErrorKind, Presence, Started, StorageRef, TaskOutcome,
 };
-use pve_model::{Bytes, PveNode, StorageId, VmId, VolumeId};
-use pve_runtime::config::StoragePolicy;
+use pve_model::{Bytes, PveNode, StorageId, VolumeId};
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::placement::{self, Seat};
 use crate::region::RegionContext;
+use crate::seats::{self, Age};
 
 /// How long the removal of a disk may take before the sidecar has to ask again. Its time-out is 3 min.
 const REMOVAL: Duration = Duration::from_secs(100);
-
-/// How long a list of storages is shared. The numbers in it are up to 10 s old when PVE gives them.
-const SHARED_FOR: Duration = Duration::from_secs(2);
-
-/// How new a list of storages has to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Age {
-    /// What others asked for within [`SHARED_FOR`] does.
-    Shared,
-    /// Asked for from now on.
-    New,
-}
-
-/// Every storage of the policy on every allowed host that has it.
-pub type Seats = Arc<Vec<(StorageId, Seat)>>;
-
-/// The last list of storages: those who ask at the same time share one request, and its failure.
-#[derive(Debug, Default)]
-pub struct SeatList {
-    last: tokio::sync::Mutex<Option<Poll>>,
-}
-
-#[derive(Debug)]
-struct Poll {
-    asked: Instant,
-    ended: Instant,
-    outcome: Result<Seats, ApiError>,
-}
-
-impl Poll {
-    /// What it says to somebody who came at `arrived`, if anything.
-    fn answers(&self, age: Age, arrived: Instant) -> Option<Result<Seats, ApiError>> {
-        let oldest = match age {
-            Age::Shared => arrived.checked_sub(SHARED_FOR).unwrap_or(arrived),
-            Age::New => arrived,
-        };
-        let good = match &self.outcome {
-            Ok(_) => self.asked >= oldest,
-            Err(_) => self.ended >= arrived,
-        };
-        good.then(|| self.outcome.clone())
-    }
-}
-
-/// Where a storage is: one seat per host. One request at most.
-pub async fn seats(
-    region: &RegionContext,
-    storage: &StorageId,
-    age: Age,
-) -> Result<Vec<Seat>, ApiError> {
-    let all = all_seats(region, age).await?;
-    let mine = all.iter().filter(|(id, _)| id == storage);
-    Ok(mine.map(|(_, seat)| seat.clone()).collect())
-}
-
-/// Every storage of the policy with its seats on allowed hosts. One request at most.
-pub async fn all_seats(region: &RegionContext, age: Age) -> Result<Seats, ApiError> {
-    let arrived = Instant::now();
-    let mut last = region.seats.last.lock().await;
-    if let Some(outcome) = last.as_ref().and_then(|poll| poll.answers(age, arrived)) {
-        return outcome;
-    }
-    let asked = Instant::now();
-    let outcome = list(region).await.map(Arc::new);
-    let ended = Instant::now();
-    *last = Some(Poll {
-        asked,
-        ended,
-        outcome: outcome.clone(),
-    });
-    outcome
-}
-
-async fn list(region: &RegionContext) -> Result<Vec<(StorageId, Seat)>, ApiError> {
-    let listing = region.client.storages().await?;
-    if listing.undecodable > 0 {
-        tracing::warn!(
-            count = listing.undecodable,
-            "storages that can't be read were left out"
-        );
-    }
-    let policy = &region.policy;
-    let ours = listing.entries.into_iter().filter(|entry| {
-        policy.storages.contains_key(&entry.storage) && policy.pve_nodes.contains(&entry.pve_node)
-    });
-    let seats: Vec<(StorageId, Seat)> = ours
-        .map(|entry| (entry.storage.clone(), Seat::of(entry)))
-        .collect();
-    for storage in policy.storages.keys() {
-        let mut hosts: Vec<&Seat> = seats
-            .iter()
-            .filter(|(id, _)| id == storage)
-            .map(|(_, seat)| seat)
-            .collect();
-        hosts.sort_by_key(|seat| !seat.available);
-        let hosts = hosts.into_iter().map(|seat| seat.pve_node.clone());
-        region.remember_hosts(storage, hosts.collect());
-    }
-    Ok(seats)
-}
 
 /// Whether the disk is there. One request, more only where hosts of a shared storage don't answer. After a failure
 /// nothing may be concluded from its absence: [`look_closely`].
@@ -137,8 +35,9 @@ pub async fn look_closely(
     if found != Presence::Absent {
         return Ok(found);
     }
-    let seats = seats(region, &volume.storage, Age::New).await?;
-    if seats
+    let listed = seats::list(region, Age::New).await?;
+    if listed
+        .of(&volume.storage)?
         .iter()
         .any(|seat| seat.pve_node == host && seat.available)
     {
@@ -171,36 +70,6 @@ fn not_usable(detail: String) -> ApiError {
         effect: Effect::None,
         detail,
     }
-}
-
-/// What the quota of a storage leaves beside the owner's disks, except the one (`<storage>:<disk>`) that is asked
-/// about; `None` is no bound. One request; a node-local storage is counted host by host.
-pub async fn quota_left(
-    region: &RegionContext,
-    host: &PveNode,
-    storage: &StorageId,
-    (owner, but): (VmId, Option<&str>),
-    limits: &StoragePolicy,
-) -> Result<Option<Bytes>, ApiError> {
-    let at = StorageRef {
-        pve_node: host.clone(),
-        storage: storage.clone(),
-    };
-    let disks = region.client.disks_of(&at, owner).await?;
-    let others: Vec<Bytes> = disks
-        .entries
-        .iter()
-        .filter(|entry| but != Some(entry.volid.as_str()))
-        .map(|entry| entry.size.unwrap_or(Bytes::ZERO))
-        .collect();
-    let used = others.iter().fold(Bytes::ZERO, |sum, size| {
-        sum.checked_add(*size).unwrap_or(sum)
-    });
-    Ok(placement::quota_left(
-        limits,
-        used,
-        others.len() + disks.undecodable,
-    ))
 }
 
 /// Makes the disk: PVE rounds up to its own unit, so its real size has to be read afterwards. One request.
@@ -332,68 +201,4 @@ pub fn could_not_be_asked(kind: &ErrorKind) -> bool {
         kind,
         ErrorKind::HostUnreachable | ErrorKind::HostUnknown | ErrorKind::StorageUnavailable
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_list_is_shared_while_it_is_new_and_a_failure_with_those_who_waited_only() {
-        let asked = Instant::now();
-        tokio::time::advance(Duration::from_secs(1)).await;
-        let ended = Instant::now();
-        let failure = ApiError {
-            endpoint: "GET /cluster/resources",
-            kind: ErrorKind::Unreachable,
-            effect: Effect::None,
-            detail: String::new(),
-        };
-        let list = Poll {
-            asked,
-            ended,
-            outcome: Ok(Arc::default()),
-        };
-        let failed = Poll {
-            asked,
-            ended,
-            outcome: Err(failure),
-        };
-        for (sentence, poll, age, seconds, answers) in [
-            ("one who came before", &list, Age::Shared, 0, true),
-            ("one who came a little later", &list, Age::Shared, 2, true),
-            ("one who came too late", &list, Age::Shared, 3, false),
-            (
-                "one who came before and wants it new",
-                &list,
-                Age::New,
-                0,
-                true,
-            ),
-            (
-                "one who came later and wants it new",
-                &list,
-                Age::New,
-                1,
-                false,
-            ),
-            (
-                "one who waited for a failure",
-                &failed,
-                Age::Shared,
-                1,
-                true,
-            ),
-            (
-                "one who came after a failure",
-                &failed,
-                Age::Shared,
-                2,
-                false,
-            ),
-        ] {
-            let arrived = asked + Duration::from_secs(seconds);
-            assert_eq!(poll.answers(age, arrived).is_some(), answers, "{sentence}");
-        }
-    }
 }

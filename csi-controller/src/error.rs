@@ -320,9 +320,7 @@ impl Error {
             }
             Self::StillRunning(_) => "Proxmox VE is still at work; it will be tried again",
             Self::StorageBusy(_) => "the storage is busy; it will be tried again",
-            Self::Unsettled { .. } => {
-                "Proxmox VE did not say whether the last request was carried out; it will be tried again"
-            }
+            Self::Unsettled { source, .. } => pve::unsettled_phrase(&source.kind),
             Self::Pve { source, .. } => pve::phrase(&source.kind),
             Self::Contradiction(_) => {
                 "Proxmox VE does not show what it was told to do; it will be tried again"

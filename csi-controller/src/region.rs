@@ -7,10 +7,10 @@ use pve_client::Client;
 use pve_model::{PveNode, Region, StorageId, VolumeId};
 use pve_runtime::config::{RegionPolicy, StoragePolicy};
 
-use crate::disk::SeatList;
 use crate::error::{Error, Foreign};
 use crate::guests::Guests;
 use crate::inventory::Inventory;
+use crate::seats::SeatList;
 
 /// One PVE cluster.
 #[derive(Debug)]

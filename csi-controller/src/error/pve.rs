@@ -82,6 +82,19 @@ pub(super) fn repeatable_code(source: &ApiError) -> Code {
     }
 }
 
+/// Of what could not be seen.
+pub(super) fn unsettled_phrase(kind: &ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::StorageUnavailable => {
+            "whether the volume is there can't be seen, as its storage is not available; it will be tried again"
+        }
+        ErrorKind::PermissionDenied { .. } | ErrorKind::Unauthenticated => phrase(kind),
+        _ => {
+            "Proxmox VE did not say whether the last request was carried out; it will be tried again"
+        }
+    }
+}
+
 pub(super) fn phrase(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Unreachable => "Proxmox VE can't be reached; it will be tried again",

@@ -2,12 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panics")]
 
+use csi_proto::csi::v1::GetCapacityRequest;
 use harness::truth::Truth;
-use harness::world::{FILES, World, tenant};
+use harness::world::{FILES, REGION, THIN, World, tenant};
 use pve_sim::{RequestEffect, RequestFault};
-use tonic::Code;
+use serde_json::json;
+use tonic::{Code, Status};
 
 const DISK: &str = "/nodes/{node}/storage/{storage}/content/{volume*}";
+
+/// At these the provisioner keeps calling (external-provisioner `checkError`).
+const NOT_FINAL: [Code; 2] = [Code::Unavailable, Code::Aborted];
 
 async fn world() -> World {
     World::start(tenant(&[(101, "pve1")])).await.unwrap()
@@ -73,4 +78,47 @@ async fn a_slow_answer_that_shows_no_disk_is_no_reason_to_send_a_pod_elsewhere()
     assert_eq!(unknown.code(), Code::Unavailable, "{unknown:?}");
     let full = caller.create("pvc-a", FILES, Some("pve1")).await;
     assert_eq!(full.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+async fn capacity(world: &World, storage: &str) -> Result<i64, Status> {
+    let request = GetCapacityRequest {
+        parameters: [("storage".to_owned(), storage.to_owned())].into(),
+        ..Default::default()
+    };
+    let answer = world.csi().controller().get_capacity(request).await?;
+    Ok(answer.into_inner().available_capacity)
+}
+
+/// PVE leaves out of its lists what the token may not see.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storage_that_the_token_can_not_see_is_not_called_full() {
+    let world = world().await;
+    world.sim.edit(|state| {
+        let role = state.roles.get_mut("TenantStorage").unwrap();
+        role.remove("Datastore.Audit");
+    });
+    let refused = world.caller().create("pvc-a", THIN, Some("pve1")).await;
+    let refused = refused.unwrap_err();
+    assert!(NOT_FINAL.contains(&refused.code()), "{refused:?}");
+    assert!(capacity(&world, THIN).await.is_err());
+    assert!(Truth::of(&world.sim).disks().is_empty());
+    let log = world.controller_log();
+    assert!(log.contains("Datastore.Audit on /storage/thin"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storage_whose_entry_can_not_be_read_is_not_called_full() {
+    for hosts in [vec!["no host"], vec!["no host", "pve1"]] {
+        let world = world().await;
+        world.sim.edit(|state| {
+            let host = state.nodes["pve2"].clone();
+            state.nodes.insert("no host".to_owned(), host);
+            let thin = state.storages.get_mut(THIN).unwrap();
+            thin.nodes = hosts.iter().map(|host| (*host).to_owned()).collect();
+        });
+        let refused = world.caller().create("pvc-a", THIN, Some("pve2")).await;
+        let refused = refused.unwrap_err();
+        assert!(NOT_FINAL.contains(&refused.code()), "{hosts:?}: {refused:?}");
+        assert!(Truth::of(&world.sim).disks().is_empty());
+    }
 }
