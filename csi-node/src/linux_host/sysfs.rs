@@ -12,7 +12,8 @@ use crate::host::{Access, Disk, HostError, Medium};
 /// sysfs counts in these, whatever the disk's own block size.
 const SECTOR: u64 = 512;
 
-/// All disks. One that goes away meanwhile is left out.
+/// All disks. One that goes away meanwhile is left out, and so is one that does not say which it is: a disk that is bad
+/// must not keep the volumes on others from being used.
 pub(super) fn disks(sys_root: &Path) -> Result<Vec<Disk>, HostError> {
     let folder = sys_root.join("block");
     let mut disks = Vec::new();
@@ -24,32 +25,50 @@ pub(super) fn disks(sys_root: &Path) -> Result<Vec<Disk>, HostError> {
         match disk(&entry.path(), name) {
             Ok(disk) => disks.push(disk),
             Err(error) if is_gone(&error) => {}
-            Err(error) => return Err(error),
+            Err(error) => tracing::warn!(%error, "a disk that cannot be read is left out"),
         }
     }
     disks.sort_by(|left, right| left.name.cmp(&right.name));
     Ok(disks)
 }
 
+/// A disk that says which it is and can't be read otherwise is shown without a size, as one whose capacity is not
+/// known yet: it is not used, but counts where another one has its name.
 fn disk(folder: &Path, name: String) -> Result<Disk, HostError> {
-    let malformed = |file: &str| HostError::Malformed {
-        path: folder.join(file),
-    };
     let number = read(&folder.join("dev"))?
         .parse()
-        .map_err(|_| malformed("dev"))?;
-    let sectors: u64 = read(&folder.join("size"))?
-        .parse()
-        .map_err(|_| malformed("size"))?;
-    let size = sectors
-        .checked_mul(SECTOR)
-        .ok_or_else(|| malformed("size"))?;
-    let read_only = optional(&folder.join("ro"))?;
-    let rotational = optional(&folder.join("queue/rotational"))?;
-    Ok(Disk {
+        .map_err(|_| malformed(folder, "dev"))?;
+    let unknown = Disk {
+        name,
         number,
         wwid: optional(&folder.join("device/wwid"))?,
         serial: optional(&folder.join("serial"))?,
+        size: Bytes::ZERO,
+        access: Access::ReadOnly,
+        holders: Vec::new(),
+        partitions: Vec::new(),
+        medium: Medium::Rotating,
+    };
+    match with_attributes(folder, unknown.clone()) {
+        Ok(disk) => Ok(disk),
+        Err(error) if is_gone(&error) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, disk = unknown.name, "a disk cannot be used");
+            Ok(unknown)
+        }
+    }
+}
+
+fn with_attributes(folder: &Path, disk: Disk) -> Result<Disk, HostError> {
+    let sectors: u64 = read(&folder.join("size"))?
+        .parse()
+        .map_err(|_| malformed(folder, "size"))?;
+    let size = sectors
+        .checked_mul(SECTOR)
+        .ok_or_else(|| malformed(folder, "size"))?;
+    let read_only = optional(&folder.join("ro"))?;
+    let rotational = optional(&folder.join("queue/rotational"))?;
+    Ok(Disk {
         size: Bytes::new(size),
         access: match read_only.as_deref() {
             None | Some("0") => Access::ReadWrite,
@@ -61,8 +80,14 @@ fn disk(folder: &Path, name: String) -> Result<Disk, HostError> {
             Some("0") => Medium::Solid,
             None | Some(_) => Medium::Rotating,
         },
-        name,
+        ..disk
     })
+}
+
+fn malformed(folder: &Path, file: &str) -> HostError {
+    HostError::Malformed {
+        path: folder.join(file),
+    }
 }
 
 fn read(path: &Path) -> Result<String, HostError> {
@@ -152,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_goes_away_meanwhile_is_left_out_and_nonsense_is_an_error() {
+    fn b15_a_disk_that_goes_away_or_is_bad_does_not_keep_others_from_being_seen() {
         let half_gone = tree(&[
             ("sdb/dev", "8:16\n"),
             ("sdc/dev", "8:32"),
@@ -164,8 +189,25 @@ mod tests {
             .map(|d| d.name)
             .collect();
         assert_eq!(names, ["sdc"]);
-        let nonsense = tree(&[("sdb/dev", "8:16\n"), ("sdb/size", "many")]);
-        assert!(disks(nonsense.path()).is_err());
-        assert!(disks(Path::new("/nonexistent")).is_err());
+        let nonsense = tree(&[
+            ("sda/dev", "nonsense"),
+            ("sda/size", "8"),
+            ("sdb/dev", "8:16\n"),
+            ("sdb/size", "many"),
+            ("sdb/device/wwid", "naa.5c42a611aadbf50e\n"),
+            ("sdc/dev", "8:32"),
+            ("sdc/size", "8"),
+        ]);
+        // A folder in the place of a file can't be read.
+        fs::create_dir_all(nonsense.path().join("block/sdd/serial")).unwrap();
+        fs::write(nonsense.path().join("block/sdd/dev"), "8:48").unwrap();
+        let disks = disks(nonsense.path()).unwrap();
+        let sizes: Vec<_> = disks
+            .iter()
+            .map(|disk| (disk.name.as_str(), disk.size.get()))
+            .collect();
+        assert_eq!(sizes, [("sdb", 0), ("sdc", 4096)]);
+        assert!(disks[0].has("0x5c42a611aadbf50e".parse().unwrap()));
+        assert!(super::disks(Path::new("/nonexistent")).is_err());
     }
 }
