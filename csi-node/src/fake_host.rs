@@ -62,7 +62,7 @@ impl FakeHost {
         *self.tables.lock().unwrap() = tables.iter().copied().collect();
     }
 
-    /// Mounts and unmounts that were asked for.
+    /// Mounts, unmounts and programs that were asked for.
     pub(crate) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
@@ -107,7 +107,14 @@ impl Host for FakeHost {
     async fn write_block(&self, _: &Device, _: u64, _: Vec<u8>) -> Result<(), HostError> {
         not_here()
     }
-    async fn run(&self, _: Tool, _: Vec<String>, _: Duration) -> Result<ToolOutput, HostError> {
+    async fn run(
+        &self,
+        tool: Tool,
+        _: Vec<String>,
+        limit: Duration,
+    ) -> Result<ToolOutput, HostError> {
+        let call = format!("{tool} for {} s", limit.as_secs());
+        self.calls.lock().unwrap().push(call);
         not_here()
     }
     async fn mounts(&self) -> Result<Vec<Mount>, HostError> {

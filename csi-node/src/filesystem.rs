@@ -29,8 +29,11 @@ const MARK_LEAST_DISK: u64 = 16 << 20;
 
 /// Probing reads some dozens of blocks.
 const PROBE_LIMIT: Duration = Duration::from_mins(1);
-/// A check replays a journal at most, or walks the whole file system after an error. The RPC does not wait as long.
-const WORK_LIMIT: Duration = Duration::from_mins(30);
+/// Making a file system writes its tables only.
+const MAKE_LIMIT: Duration = Duration::from_mins(30);
+/// A check replays a journal at most, or walks the whole file system after an error: hours, for a big one, and it would
+/// begin anew if it were ended while it repairs. The RPC does not wait as long.
+const CHECK_LIMIT: Duration = Duration::from_hours(24);
 
 /// What is on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +105,7 @@ pub async fn format(
     }
     let path = device.device().path.display().to_string();
     let output = host
-        .run(Tool::MkfsExt4, mkfs_args(&path, options), WORK_LIMIT)
+        .run(Tool::MkfsExt4, mkfs_args(&path, options), MAKE_LIMIT)
         .await?;
     match output.code {
         Some(0) => Ok(()),
@@ -118,7 +121,7 @@ pub async fn check(host: &dyn Host, device: &VerifiedDevice, mark: Mark) -> Resu
         args.push("-f".to_owned());
     }
     args.push(path);
-    let output = host.run(Tool::E2fsck, args, WORK_LIMIT).await?;
+    let output = host.run(Tool::E2fsck, args, CHECK_LIMIT).await?;
     check_outcome(&device.device().disk.name, &output)
 }
 

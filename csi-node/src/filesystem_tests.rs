@@ -1,4 +1,8 @@
+use tokio::time::Instant;
+
 use super::*;
+use crate::device::{self, Wanted};
+use crate::fake_host::{FakeHost, disk};
 
 fn output(code: Option<i32>, stdout: &str) -> ToolOutput {
     ToolOutput {
@@ -57,6 +61,19 @@ fn what_e2fsck_says_is_read_by_its_exit_code() {
             "{failed:?}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_of_a_big_file_system_may_take_hours() {
+    let host = FakeHost::default();
+    host.set_disks(vec![disk("sdb", 16, "0x5c42a611aadbf50e")]);
+    let wanted = Wanted {
+        wwn: "0x5c42a611aadbf50e".parse().unwrap(),
+        size: None,
+    };
+    let device = device::find(&host, wanted, Instant::now()).await.unwrap();
+    assert!(check(&host, &device, Mark::Absent).await.is_err());
+    assert_eq!(host.calls(), ["e2fsck for 86400 s"]);
 }
 
 #[test]
