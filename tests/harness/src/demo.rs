@@ -60,10 +60,10 @@ async fn tell() -> Result<()> {
             (World::start(builder).await?, Vec::new())
         }
     };
-    let up = format!(
-        "simulator, controller and {} node plugins are up",
-        nodes.len()
-    );
+    let up = match nodes.len() {
+        0 => "simulator and controller are up".to_owned(),
+        some => format!("simulator, controller and {some} node plugins are up"),
+    };
     steps.done(world.sim.requests().len(), &up);
     Life {
         world: &world,

@@ -25,7 +25,7 @@ pub fn loop_devices() -> Result<(), String> {
             return Err(format!("needs {why} ({path} is not there)"));
         }
     }
-    for program in ["mkfs.ext4", "blkid", "losetup"] {
+    for program in ["mkfs.ext4", "e2fsck", "blkid", "blockdev", "losetup"] {
         if find_program(program).is_none() {
             return Err(format!("needs {program}"));
         }
