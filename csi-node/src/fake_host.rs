@@ -148,6 +148,9 @@ impl Host for FakeHost {
     async fn kind(&self, _: &Path) -> Result<PathKind, HostError> {
         Ok(PathKind::Missing)
     }
+    async fn is_empty(&self, _: &Path) -> Result<bool, HostError> {
+        Ok(true)
+    }
     async fn create_dir(&self, _: &Path) -> Result<(), HostError> {
         Ok(())
     }

@@ -257,6 +257,8 @@ pub trait Host: fmt::Debug + Send + Sync + 'static {
     async fn resolve(&self, path: &Path) -> Result<PathBuf, HostError>;
     /// What lies there.
     async fn kind(&self, path: &Path) -> Result<PathKind, HostError>;
+    /// Whether a directory has no entries.
+    async fn is_empty(&self, path: &Path) -> Result<bool, HostError>;
     /// Makes a directory whose parent exists.
     async fn create_dir(&self, path: &Path) -> Result<(), HostError>;
     /// Makes an empty file where nothing is.

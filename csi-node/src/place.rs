@@ -27,10 +27,16 @@ pub fn is_inside(root: &Path, path: &Path) -> bool {
     path != root && path.starts_with(root)
 }
 
-/// Makes the directory on which something is to be mounted, if it is not there.
+/// Makes the directory on which something is to be mounted, if it is not there. One that has content would be covered,
+/// and that is somebody's.
 pub async fn ensure_directory(host: &dyn Host, path: &Path) -> Result<(), Error> {
     let found = match host.kind(path).await? {
-        PathKind::Directory => return Ok(()),
+        PathKind::Directory if host.is_empty(path).await? => return Ok(()),
+        PathKind::Directory => {
+            return Err(Error::NotEmpty {
+                path: path.to_owned(),
+            });
+        }
         PathKind::Missing => return Ok(host.create_dir(path).await?),
         PathKind::File(_) => "a file",
         PathKind::Device(_) => "a device",

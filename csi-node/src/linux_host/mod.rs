@@ -172,6 +172,15 @@ impl Host for LinuxHost {
         blocking("look at", move || paths::kind(&path)).await
     }
 
+    async fn is_empty(&self, path: &Path) -> Result<bool, HostError> {
+        let path = path.to_owned();
+        blocking("list", move || {
+            let mut entries = std::fs::read_dir(&path).map_err(io("list", &path))?;
+            Ok(entries.next().is_none())
+        })
+        .await
+    }
+
     async fn create_dir(&self, path: &Path) -> Result<(), HostError> {
         let path = path.to_owned();
         blocking("create", move || paths::create_dir(&path)).await

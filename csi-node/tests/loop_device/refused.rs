@@ -181,10 +181,15 @@ fn targets_that_are_something_else_are_refused_and_kept() {
         run("mount", &["-t", "tmpfs", "none", foreign.to_str().unwrap()]);
         refused(&foreign).await;
         assert_eq!(mounts_at(&foreign), 1);
-        // A directory with content that is no mount is not deleted.
+        // A directory with content that is no mount is neither covered nor deleted.
         let full = machine.path("full");
         fs::create_dir(&full).unwrap();
         fs::write(full.join("kept"), "kept").unwrap();
+        refused(&full).await;
+        let other = machine.plugged("sdc", OTHER, 64 * MIB);
+        let error = machine.stage(&other, &full).await.unwrap_err();
+        assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+        assert_eq!(mounts_at(&full), 0);
         assert!(machine.unpublish(&disk, &full).await.is_err());
         assert!(full.join("kept").exists());
         machine.unstage(&disk, &staging).await.unwrap();
