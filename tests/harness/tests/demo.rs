@@ -2,20 +2,24 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panics")]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use harness::process::built;
 use harness::requirements::{loop_devices, skipped};
 use harness::truth::Truth;
 use harness::world::{OWNER, World, tenant};
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 use pve_sim::Timing;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
+const NOBODY: u32 = 65534;
 const PATIENCE: Duration = Duration::from_mins(1);
 
 struct Demo {
@@ -26,8 +30,13 @@ struct Demo {
 impl Demo {
     /// In a process group of its own, as a shell starts it.
     fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_demo"))
-            .args(arguments)
+        let mut command = Command::new(env!("CARGO_BIN_EXE_demo"));
+        command.args(arguments);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command
             .process_group(0)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -115,6 +124,27 @@ fn loops(folder: &Path) -> Vec<String> {
 fn mounts(folder: &Path) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     lines_with(&table, folder)
+}
+
+#[tokio::test]
+async fn without_privileges_it_runs_in_memory_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mode = Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), mode).unwrap();
+    let demo = PathBuf::from(env!("CARGO_BIN_EXE_demo"));
+    for program in [&demo, &built("pve-csi-controller").unwrap()] {
+        std::fs::copy(program, folder.path().join(program.file_name().unwrap())).unwrap();
+    }
+    let mut command = Command::new(folder.path().join("demo"));
+    command.current_dir("/").env("HOME", "/nonexistent");
+    if geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let mut demo = Demo::spawn(command);
+    demo.says("The disk is in memory: needs root").await;
+    let (status, text) = demo.end().await;
+    assert!(status.success(), "{status} {text}");
+    assert!(text.ends_with("PVC round trip: OK"), "{text}");
 }
 
 #[tokio::test]
