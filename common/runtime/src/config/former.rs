@@ -95,7 +95,7 @@ fn cluster<'a>(
     } else {
         Trust::SystemRoots
     };
-    let url = url(&keys.get("url")?, &trust)?;
+    let url = url(&keys.get("url")?)?;
     let token = token_of(&keys, &TOKEN, folder)?;
     Ok((keys.get("region")?, EndpointConfig { url, trust }, token))
 }

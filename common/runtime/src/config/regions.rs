@@ -110,7 +110,7 @@ fn endpoint(node: &Node<'_>, folder: &Path) -> Result<EndpointConfig, String> {
     } else {
         Trust::SystemRoots
     };
-    let url = url(&keys.get("url")?, &trust)?;
+    let url = url(&keys.get("url")?)?;
     Ok(EndpointConfig { url, trust })
 }
 
@@ -158,8 +158,8 @@ fn fingerprint(node: &Node<'_>) -> Result<[u8; 32], String> {
     Ok(bytes)
 }
 
-/// `scheme://host[:port]` of an endpoint, with or without `/api2/json` behind it.
-pub(super) fn url(node: &Node<'_>, trust: &Trust) -> Result<String, String> {
+/// `https://host[:port]` of an endpoint, with or without `/api2/json` behind it.
+pub(super) fn url(node: &Node<'_>) -> Result<String, String> {
     let text = node.text()?;
     let uri: http::Uri = text.parse().map_err(|_| node.refuse("must be a URL"))?;
     let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
@@ -174,15 +174,8 @@ pub(super) fn url(node: &Node<'_>, trust: &Trust) -> Result<String, String> {
     if !matches!(uri.path().trim_end_matches('/'), "" | "/api2/json") {
         return Err(node.refuse("must have no path but /api2/json"));
     }
-    let loopback = matches!(authority.host(), "127.0.0.1" | "localhost" | "[::1]");
-    match scheme {
-        "https" => {}
-        "http" if loopback && *trust == Trust::Insecure => {}
-        "http" => {
-            let why = "must begin with https:// (http:// is taken for 127.0.0.1 with insecure: true only)";
-            return Err(node.refuse(why));
-        }
-        _ => return Err(node.refuse("must begin with https://")),
+    if scheme != "https" {
+        return Err(node.refuse("must begin with https://"));
     }
     let rest = authority.as_str().strip_prefix(authority.host());
     let port = rest.unwrap_or_default();
@@ -191,7 +184,7 @@ pub(super) fn url(node: &Node<'_>, trust: &Trust) -> Result<String, String> {
     if !port.is_empty() && !valid {
         return Err(node.refuse("has a port that is not a number up to 65535"));
     }
-    Ok(format!("{scheme}://{authority}"))
+    Ok(format!("https://{authority}"))
 }
 
 /// What the halves of a token are called: id, its file, secret, its file.

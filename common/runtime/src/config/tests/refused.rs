@@ -5,7 +5,7 @@ const REFUSED: [(&str, &str, &str); 47] = [
     (
         "url: https",
         "url: http",
-        "regions.r1.endpoints[0].url: must begin with https:// (http:// is taken for 127.0.0.1 with insecure: true only)",
+        "regions.r1.endpoints[0].url: must begin with https://",
     ),
     (
         "url: https",
