@@ -10,6 +10,7 @@ use pve_runtime::config::{RegionPolicy, StoragePolicy};
 use crate::error::{Error, Foreign};
 use crate::guests::Guests;
 use crate::inventory::Inventory;
+use crate::quota::Rights;
 use crate::seats::SeatList;
 
 /// One PVE cluster.
@@ -27,6 +28,8 @@ pub struct RegionContext {
     pub guests: Guests,
     /// Its storages, as PVE last listed them.
     pub(crate) seats: SeatList,
+    /// What the token was seen to have the right to list.
+    pub(crate) rights: Rights,
     /// Hosts that had a storage when PVE was last asked, the usable ones first. A hint for whom to ask about shared
     /// storage; nothing is concluded from it.
     storage_hosts: Mutex<BTreeMap<StorageId, Vec<PveNode>>>,
@@ -50,6 +53,7 @@ impl RegionContext {
             inventory,
             guests: Guests::default(),
             seats: SeatList::default(),
+            rights: Rights::default(),
             storage_hosts: Mutex::default(),
         }
     }

@@ -118,7 +118,45 @@ async fn a_storage_whose_entry_can_not_be_read_is_not_called_full() {
         });
         let refused = world.caller().create("pvc-a", THIN, Some("pve2")).await;
         let refused = refused.unwrap_err();
-        assert!(NOT_FINAL.contains(&refused.code()), "{hosts:?}: {refused:?}");
+        assert!(
+            NOT_FINAL.contains(&refused.code()),
+            "{hosts:?}: {refused:?}"
+        );
         assert!(Truth::of(&world.sim).disks().is_empty());
     }
+}
+
+/// The same of disks: what can't be counted is no free quota.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_can_not_be_counted_is_not_unused() {
+    let mut world = World::without_controller(tenant(&[(101, "pve1")]))
+        .await
+        .unwrap();
+    let mut config = world.config();
+    config["regions"][REGION]["storages"] = json!({ THIN: { "maxVolumes": 1 } });
+    world.start_controller_with(&config).await.unwrap();
+    let grant = |disk_rights: bool| {
+        world.sim.edit(|state| {
+            for (role, privilege) in [
+                ("TenantStorage", "Datastore.Allocate"),
+                ("TenantPool", "VM.Config.Disk"),
+            ] {
+                let role = state.roles.get_mut(role).unwrap();
+                if disk_rights {
+                    role.insert(privilege.to_owned());
+                } else {
+                    role.remove(privilege);
+                }
+            }
+        });
+    };
+    grant(false);
+    let refused = world.caller().create("pvc-a", THIN, Some("pve1")).await;
+    let refused = refused.unwrap_err();
+    assert!(NOT_FINAL.contains(&refused.code()), "{refused:?}");
+    assert!(capacity(&world, THIN).await.is_err());
+    assert!(Truth::of(&world.sim).disks().is_empty());
+    grant(true);
+    let caller = world.caller();
+    caller.create("pvc-a", THIN, Some("pve1")).await.unwrap();
 }
