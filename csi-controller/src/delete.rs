@@ -7,16 +7,20 @@
 
 use pve_client::{ErrorKind, HostState, VmEntry};
 use pve_model::{PveNode, VolumeId};
+use tokio::time::Duration;
 
 use crate::disk;
 use crate::error::Error;
-use crate::holders;
+use crate::holders::{self, Term};
 use crate::region::RegionContext;
 use crate::vm;
 
+/// For reading the VMs; the removal of the disk has its own time, and the provisioner gives up after 3 minutes.
+const SURVEY: Duration = Duration::from_mins(1);
+
 /// Frees the disk of a volume that is ours. A volume that is not there is deleted already.
 pub async fn delete(region: &RegionContext, volume: &VolumeId) -> Result<(), Error> {
-    let survey = holders::survey(region, volume, None).await?;
+    let survey = holders::survey(region, volume, None, Term::of(SURVEY)).await?;
     if let Some(holder) = survey.holders.first() {
         return Err(Error::InUse(format!("{volume}: {}", holder.describe())));
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt, stream};
 use pve_client::{ApiError, ErrorKind, GuestKind, VmEntry, VmPending};
 use pve_model::{PoolId, PveNode, Uuid, VmId, VolumeId};
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::error::Error;
 use crate::gone;
@@ -18,6 +18,35 @@ use crate::vm;
 const PARALLEL: usize = 8;
 /// Without them on the pool an empty list says nothing.
 const SIGHT: [&str; 2] = ["Pool.Audit", "VM.Audit"];
+
+/// The time that an RPC has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Term {
+    /// Lists of guests have to be asked for since: a VM may have come or moved in between.
+    pub begun: Instant,
+    /// When it has to end.
+    pub deadline: Instant,
+}
+
+impl Term {
+    /// From now on.
+    pub fn of(budget: Duration) -> Self {
+        let begun = Instant::now();
+        Self {
+            begun,
+            deadline: begun + budget,
+        }
+    }
+
+    /// To the same end, with lists that are asked for from now on.
+    #[must_use]
+    pub fn anew(self) -> Self {
+        Self {
+            begun: Instant::now(),
+            ..self
+        }
+    }
+}
 
 /// A VM that holds a volume, now or by a pending change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,8 +96,9 @@ pub async fn find(
     region: &RegionContext,
     volume: &VolumeId,
     except: Option<VmId>,
+    term: Term,
 ) -> Result<Vec<Holder>, Error> {
-    survey(region, volume, except)
+    survey(region, volume, except, term)
         .await
         .map(|survey| survey.holders)
 }
@@ -78,27 +108,32 @@ pub async fn survey(
     region: &RegionContext,
     volume: &VolumeId,
     except: Option<VmId>,
+    term: Term,
 ) -> Result<Survey, Error> {
-    let census = region.inventory.vms(Freshness::Recent).await?;
+    let census = region.inventory.vms(Freshness::Since(term.begun)).await?;
     let mut survey = Survey::default();
     let mut moved = Vec::new();
-    for (guest, read) in read(region, suspects(&census, volume, except)?).await {
-        match read {
-            Ok(pending) => survey.add(&guest, &pending, volume),
-            // It moved, ended, or was taken from our sight since the list was made.
-            Err(error)
-                if matches!(
-                    error.kind,
-                    ErrorKind::Absent | ErrorKind::PermissionDenied { .. }
-                ) =>
-            {
-                moved.push(guest);
-            }
-            Err(error) => return Err(unknown(&guest, &error)),
+    let suspects = suspects(&census, volume, except)?;
+    read(region, suspects, term.deadline, |guest, read| match read {
+        Ok(pending) => {
+            survey.add(guest, pending, volume);
+            Ok(())
         }
-    }
+        // It moved, ended, or was taken from our sight since the list was made.
+        Err(error)
+            if matches!(
+                error.kind,
+                ErrorKind::Absent | ErrorKind::PermissionDenied { .. }
+            ) =>
+        {
+            moved.push(guest.clone());
+            Ok(())
+        }
+        Err(error) => Err(unknown(guest, error)),
+    })
+    .await?;
     if !moved.is_empty() {
-        follow(region, volume, &moved, &mut survey).await?;
+        follow(region, volume, &moved, (&mut survey, term.deadline)).await?;
     }
     survey.unseen = all_seen(region, &census, volume.pve_node.as_ref())
         .await
@@ -160,11 +195,14 @@ impl Survey {
     }
 }
 
-/// Reads the configs of guests, several at a time, and remembers their UUIDs.
+/// Reads the configs of guests, several at a time, remembers their UUIDs and gives each to `judge`, at whose first error
+/// the rest is dropped: a host that hangs answers after 30 s, for every VM on it.
 pub async fn read(
     region: &RegionContext,
     guests: Vec<VmEntry>,
-) -> Vec<(VmEntry, Result<VmPending, ApiError>)> {
+    deadline: Instant,
+    mut judge: impl FnMut(&VmEntry, &Result<VmPending, ApiError>) -> Result<(), Error>,
+) -> Result<(), Error> {
     let client = region.client.clone();
     let read = move |guest: VmEntry| {
         let client = client.clone();
@@ -173,17 +211,15 @@ pub async fn read(
             (guest, read)
         }
     };
-    let all: Vec<_> = stream::iter(guests)
-        .map(read)
-        .buffer_unordered(PARALLEL)
-        .collect()
-        .await;
-    for (guest, read) in &all {
-        if let Ok(pending) = read {
-            region.inventory.note(guest, pending.smbios_uuid());
+    let mut answers = stream::iter(guests).map(read).buffer_unordered(PARALLEL);
+    let late = |_| Error::HolderUnknown("not all VMs could be read in time".to_owned());
+    while let Some((guest, read)) = timeout_at(deadline, answers.next()).await.map_err(late)? {
+        if let Ok(pending) = &read {
+            region.inventory.note(&guest, pending.smbios_uuid());
         }
+        judge(&guest, &read)?;
     }
-    all
+    Ok(())
 }
 
 /// The VMs that could hold the volume: those of the host that has it, of all hosts if it is shared. Their pool and
@@ -220,7 +256,7 @@ async fn follow(
     region: &RegionContext,
     volume: &VolumeId,
     moved: &[VmEntry],
-    survey: &mut Survey,
+    (survey, deadline): (&mut Survey, Instant),
 ) -> Result<(), Error> {
     let census = region
         .inventory
@@ -235,16 +271,16 @@ async fn follow(
             gone::prove_unlisted(region, Some(guest.vmid), visible).await?;
         }
     }
-    for (guest, read) in read(region, there).await {
-        match read {
-            Ok(pending) => survey.add(&guest, &pending, volume),
-            Err(error) => return Err(unknown(&guest, &error)),
-        }
-    }
-    Ok(())
+    read(region, there, deadline, |guest, read| {
+        let pending = read.as_ref().map_err(|error| unknown(guest, error))?;
+        survey.add(guest, pending, volume);
+        Ok(())
+    })
+    .await
 }
 
-fn holder(guest: &VmEntry, pending: &VmPending, volume: &VolumeId) -> Option<Holder> {
+/// What a VM that was read has of the volume.
+pub fn holder(guest: &VmEntry, pending: &VmPending, volume: &VolumeId) -> Option<Holder> {
     let mut keys = pending.keys_of(&volume.volid());
     // An `unusedN` entry is a note, not a device.
     keys.retain(|key| !key.starts_with("unused"));

@@ -183,8 +183,9 @@ impl Poll {
 impl UuidIndex {
     fn knows(&self, guest: &VmEntry) -> bool {
         self.known.get(&guest.vmid).is_some_and(|known| {
-            // The name is missing for some seconds after a host's services start.
-            known.host == guest.pve_node && (guest.name.is_none() || known.name == guest.name)
+            // The name is missing for some seconds after a VM was made and after a host's services start: without it
+            // an entry may be another VM of the same VMID.
+            known.host == guest.pve_node && known.name == guest.name
         })
     }
 
@@ -262,7 +263,7 @@ mod tests {
             (
                 "a VM whose name PVE does not know yet",
                 guest(100, "pve1", None),
-                true,
+                false,
             ),
             (
                 "a VM that moved",

@@ -11,7 +11,8 @@ use crate::change::{self, Applied, Way, jitter};
 use crate::disk;
 use crate::drive::{ReadOnly, Wish};
 use crate::error::{Error, VmRefusal};
-use crate::holders::{self, Holder};
+use crate::holders::{self, Holder, Term};
+use crate::inventory::Freshness;
 use crate::refusal::refused;
 use crate::region::RegionContext;
 use crate::slots::{self, Attach, Attached, Picture, Real};
@@ -32,7 +33,7 @@ pub async fn publish(
     region: &RegionContext,
     request: &PublishRequest,
 ) -> Result<PublishContext, Error> {
-    let deadline = Instant::now() + BUDGET;
+    let term = Term::of(BUDGET);
     let volume = &request.volume;
     let policy = region
         .policy
@@ -42,14 +43,14 @@ pub async fn publish(
         .unwrap_or_default();
     let read_only = ReadOnly::of(request.readonly);
     let wish = Wish::new(volume, &request.parameters, read_only, &policy)?;
-    let vm = target(region, &request.node, deadline).await?;
+    let vm = target(region, &request.node, term).await?;
     reachable(region, volume, &vm)?;
-    let others = holders::find(region, volume, Some(vm.guest.vmid)).await?;
+    let others = holders::find(region, volume, Some(vm.guest.vmid), term).await?;
     vm::unique(region, &vm.guest, &vm.uuid)?;
     if let Some(holder) = others.first() {
         return Err(held(region, volume, holder));
     }
-    let mut work = Work::new(region, volume, &vm, deadline);
+    let mut work = Work::new(region, volume, &vm, term.deadline);
     let attached = work.converge(&wish).await?;
     if attached.read_only != request.readonly {
         let mode = if attached.read_only {
@@ -68,13 +69,13 @@ pub async fn publish(
     })
 }
 
-async fn target(region: &RegionContext, node: &NodeId, deadline: Instant) -> Result<Pinned, Error> {
+async fn target(region: &RegionContext, node: &NodeId, term: Term) -> Result<Pinned, Error> {
     let Some(wanted) = vm::wanted(region, node).await else {
         return Err(Error::UnknownNode(format!(
             "{node}: an id of the former driver, and no tenant kubeconfig or no systemUUID on its Node"
         )));
     };
-    match vm::pin(region, &wanted, deadline).await? {
+    match vm::pin(region, &wanted, term, Freshness::Recent).await? {
         Found::Vm(vm) => Ok(*vm),
         Found::Missing(_) => Err(Error::UnknownNode(node.to_string())),
     }

@@ -10,14 +10,14 @@ use crate::change::{self, Applied, Begun, Way, jitter};
 use crate::disk;
 use crate::error::Error;
 use crate::gone::{self, Evidence, Listed, Verdict};
-use crate::holders::{self, Holder};
+use crate::holders::{self, Holder, Term};
 use crate::inventory::Freshness;
 use crate::publish::BUDGET;
 use crate::refusal::refused;
 use crate::region::RegionContext;
 use crate::slots::{self, Detach, Picture, Real};
 use crate::validate::UnpublishRequest;
-use crate::vm::{self, Found, Missing, Pinned, Wanted};
+use crate::vm::{self, Found, Missing, Pinned, Stranger, Wanted};
 
 /// Deletions that are tried in one RPC: the second completes one of which QEMU has done its part.
 const UNPLUGS: u32 = 2;
@@ -57,19 +57,19 @@ async fn no_volume(region: &RegionContext, volume: &VolumeId) -> bool {
 }
 
 async fn detach(region: &RegionContext, request: &UnpublishRequest) -> Result<(), Error> {
-    let deadline = Instant::now() + BUDGET;
+    let term = Term::of(BUDGET);
     let volume = &request.volume;
     let Some(node) = &request.node else {
-        let survey = holders::survey(region, volume, None).await?;
+        let survey = holders::survey(region, volume, None, term).await?;
         for holder in survey.holders {
-            from_holder(region, volume, &holder, deadline).await?;
+            from_holder(region, volume, &holder, term).await?;
         }
         return survey.unseen.map_or(Ok(()), Err);
     };
     match (vm::wanted(region, node).await, node) {
-        (Some(wanted), _) => from_vm(region, volume, &wanted, deadline).await,
+        (Some(wanted), _) => from_vm(region, volume, &wanted, term).await,
         (None, NodeId::Former { name, vmid }) => {
-            from_named(region, volume, (name, *vmid), deadline).await
+            from_named(region, volume, (name, *vmid), term).await
         }
         (None, NodeId::Vm { .. }) => Err(Error::UnknownNode(node.to_string())),
     }
@@ -79,32 +79,51 @@ async fn from_vm(
     region: &RegionContext,
     volume: &VolumeId,
     wanted: &Wanted,
-    deadline: Instant,
+    term: Term,
 ) -> Result<(), Error> {
-    match vm::pin(region, wanted, deadline).await? {
-        Found::Vm(vm) => Work::new(region, volume, &vm, deadline).converge().await,
-        Found::Missing(missing) => ended(region, wanted, &missing).await,
+    match vm::pin(region, wanted, term, Freshness::Since(term.begun)).await? {
+        Found::Vm(vm) => {
+            Work::new(region, volume, &vm, term.deadline)
+                .converge()
+                .await
+        }
+        Found::Missing(missing) => ended(region, volume, wanted, &missing).await,
     }
 }
 
 /// The VM is not among those that we see: detached only if it is proved gone.
-async fn ended(region: &RegionContext, wanted: &Wanted, missing: &Missing) -> Result<(), Error> {
-    if missing.stranger {
-        let verdict: Verdict = gone::judge(Evidence {
-            listed: Listed::Stranger,
-            asked: None,
-            control: None,
-        });
-        return gone::conclude(verdict, wanted.vmid, Some(&wanted.uuid));
+async fn ended(
+    region: &RegionContext,
+    volume: &VolumeId,
+    wanted: &Wanted,
+    missing: &Missing,
+) -> Result<(), Error> {
+    let Some(stranger) = &missing.stranger else {
+        return gone::prove_unlisted(region, wanted.vmid, missing.visible).await;
+    };
+    // An operator may have given the VM another UUID, with the volume in it.
+    if let Stranger::Vm(read) = stranger
+        && let Some(holder) = holders::holder(&read.0, &read.1, volume)
+    {
+        return Err(Error::InUse(format!(
+            "{}, and its SMBIOS UUID is not {}",
+            holder.describe(),
+            wanted.uuid
+        )));
     }
-    gone::prove_unlisted(region, wanted.vmid, missing.visible).await
+    let verdict: Verdict = gone::judge(Evidence {
+        listed: Listed::Stranger,
+        asked: None,
+        control: None,
+    });
+    gone::conclude(verdict, wanted.vmid, Some(&wanted.uuid))
 }
 
 async fn from_holder(
     region: &RegionContext,
     volume: &VolumeId,
     holder: &Holder,
-    deadline: Instant,
+    term: Term,
 ) -> Result<(), Error> {
     let Some(uuid) = holder.uuid.clone() else {
         return Err(Error::InUse(format!(
@@ -116,7 +135,7 @@ async fn from_holder(
         uuid,
         vmid: Some(holder.guest.vmid),
     };
-    from_vm(region, volume, &wanted, deadline).await
+    from_vm(region, volume, &wanted, term).await
 }
 
 /// A node id of the former driver that leads to no UUID: the volume is looked for in every VM that could hold it, and
@@ -125,12 +144,11 @@ async fn from_named(
     region: &RegionContext,
     volume: &VolumeId,
     named: (&KubeNode, Option<VmId>),
-    deadline: Instant,
+    term: Term,
 ) -> Result<(), Error> {
-    let begun = Instant::now();
-    let survey = holders::survey(region, volume, None).await?;
+    let survey = holders::survey(region, volume, None, term).await?;
     if let Some(vmid) = named.1 {
-        let census = region.inventory.vms(Freshness::Since(begun)).await?;
+        let census = region.inventory.vms(Freshness::Since(term.begun)).await?;
         if census.get(vmid).is_none() {
             let visible = census.guests.keys().next().copied();
             gone::prove_unlisted(region, Some(vmid), visible).await?;
@@ -139,7 +157,7 @@ async fn from_named(
     let mut left = None;
     for holder in survey.holders {
         if is_named(&holder, named) {
-            from_holder(region, volume, &holder, deadline).await?;
+            from_holder(region, volume, &holder, term).await?;
         } else {
             left = Some(holder);
         }

@@ -12,7 +12,7 @@ use pve_runtime::keyed_lock::Guard;
 use tokio::time::Instant;
 
 use crate::error::{Error, VmRefusal};
-use crate::holders;
+use crate::holders::{self, Term};
 use crate::inventory::{Census, Freshness};
 use crate::region::RegionContext;
 use crate::slots::{Controller, Picture, Row, Seat};
@@ -45,10 +45,19 @@ pub struct Pinned {
 /// A VM that is not among those that we see, which proves nothing by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Whether its VMID was read and belongs to another UUID.
-    pub stranger: bool,
+    /// Who has its VMID under another UUID.
+    pub stranger: Option<Stranger>,
     /// A VM that we see, for the control question.
     pub visible: Option<VmId>,
+}
+
+/// A guest that has the VMID of the one that was looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stranger {
+    /// A container, which has no SMBIOS UUID.
+    Container,
+    /// A VM of another UUID or none, and its config, read just now.
+    Vm(Box<(VmEntry, VmPending)>),
 }
 
 /// What came of the search.
@@ -89,36 +98,44 @@ pub async fn wanted(region: &RegionContext, node: &NodeId) -> Option<Wanted> {
     }
 }
 
-/// Finds the VM, locks it, reads it and proves it.
+/// Finds the VM, locks it, reads it and proves it. `freshness` is of the list that shows its pool, once it is locked;
+/// that the VM is nowhere is concluded only from a second one.
 pub async fn pin(
     region: &RegionContext,
     wanted: &Wanted,
-    deadline: Instant,
+    term: Term,
+    freshness: Freshness,
 ) -> Result<Found, Error> {
     let mut search = Search {
         region,
         uuid: &wanted.uuid,
         hint: wanted.vmid,
-        stranger: false,
-        freshness: Freshness::Recent,
-        begun: Instant::now(),
+        stranger: None,
+        freshness,
+        tries: 0,
+        term,
     };
-    for _ in 0..TRIES {
-        if Instant::now() >= deadline {
+    for tries in 0..TRIES {
+        search.tries = tries;
+        if Instant::now() >= term.deadline {
             return Err(Error::StillRunning(format!(
                 "the search for the VM of {}",
                 wanted.uuid
             )));
         }
+        let lock = match search.hint {
+            Some(vmid) => Some((vmid, region.guests.lock_vm(vmid, term.deadline).await?)),
+            None => None,
+        };
         let census = region.inventory.vms(search.freshness).await?;
         let Some(guest) = search.candidate(&census).await? else {
-            if search.freshness == Freshness::Recent {
-                search.freshness = Freshness::Since(search.begun);
+            if tries == 0 {
+                search.freshness = Freshness::Since(Instant::now());
                 continue;
             }
             return search.missing(&census);
         };
-        if let Some(pinned) = search.prove(&census, guest, deadline).await? {
+        if let Some(pinned) = search.prove(guest, lock).await? {
             return Ok(Found::Vm(Box::new(pinned)));
         }
     }
@@ -132,9 +149,10 @@ struct Search<'a> {
     region: &'a RegionContext,
     uuid: &'a Uuid,
     hint: Option<VmId>,
-    stranger: bool,
+    stranger: Option<Stranger>,
     freshness: Freshness,
-    begun: Instant,
+    tries: u32,
+    term: Term,
 }
 
 impl Search<'_> {
@@ -144,8 +162,7 @@ impl Search<'_> {
             if guest.kind == GuestKind::Qemu {
                 return Ok(Some(guest.clone()));
             }
-            // A container has no SMBIOS UUID.
-            self.stranger = true;
+            self.stranger = Some(Stranger::Container);
             self.hint = None;
         }
         let listed =
@@ -159,18 +176,20 @@ impl Search<'_> {
             .filter(|guest| guest.kind == GuestKind::Qemu);
         let unread = self.region.inventory.unread(virtual_machines);
         let mut unreadable = None;
-        for (guest, read) in holders::read(self.region, unread).await {
+        holders::read(self.region, unread, self.term.deadline, |_, read| {
             match read {
-                Ok(_) => {}
                 // It moved or ended since; a newer list will tell.
-                Err(error) if self.freshness == Freshness::Recent && self.outdated(&error) => {}
-                Err(error) => unreadable = Some((guest, error)),
+                Err(error) if self.tries == 0 && self.outdated(error) => {}
+                Err(error) => unreadable = Some(error.clone()),
+                Ok(_) => {}
             }
-        }
+            Ok(())
+        })
+        .await?;
         match (listed(self.region.inventory.having(self.uuid)), unreadable) {
             (Some(guest), _) => Ok(Some(guest)),
             (None, None) => Ok(None),
-            (None, Some((_, source))) => Err(Error::Pve {
+            (None, Some(source)) => Err(Error::Pve {
                 doing: "searching the Node's VM among those that can't be read",
                 source,
             }),
@@ -180,11 +199,23 @@ impl Search<'_> {
     /// Reads the candidate under its lock. None: it is not the one, or no longer there.
     async fn prove(
         &mut self,
-        census: &Census,
         guest: VmEntry,
-        deadline: Instant,
+        lock: Option<(VmId, Guard<VmId>)>,
     ) -> Result<Option<Pinned>, Error> {
-        let lock = self.region.guests.lock_vm(guest.vmid, deadline).await?;
+        let lock = match lock {
+            Some((vmid, lock)) if vmid == guest.vmid => lock,
+            other => {
+                drop(other);
+                let deadline = self.term.deadline;
+                self.region.guests.lock_vm(guest.vmid, deadline).await?
+            }
+        };
+        // The lock may have been waited for: what shows the pool is a list of now, mostly the one at hand.
+        let census = self.region.inventory.vms(self.freshness).await?;
+        let Some(guest) = census.get(guest.vmid).cloned() else {
+            self.freshness = Freshness::Since(Instant::now());
+            return Ok(None);
+        };
         let pending = match self.region.client.vm_pending(&at(&guest)).await {
             Ok(pending) => pending,
             Err(error) if self.outdated(&error) => {
@@ -201,12 +232,13 @@ impl Search<'_> {
         let uuid = pending.smbios_uuid();
         self.region.inventory.note(&guest, uuid.clone());
         let Some(uuid) = uuid.filter(|uuid| uuid == self.uuid) else {
-            self.stranger |= self.hint == Some(guest.vmid);
-            self.hint = None;
+            if self.hint.take() == Some(guest.vmid) {
+                self.stranger = Some(Stranger::Vm(Box::new((guest, pending))));
+            }
             return Ok(None);
         };
         admit(&self.region.policy, &guest, &pending)?;
-        self.alone(census, &guest).await?;
+        self.alone(&census, &guest).await?;
         let span = tracing::Span::current();
         span.record("vm.id", guest.vmid.get());
         span.record("pve.node", guest.pve_node.as_str());
@@ -220,9 +252,8 @@ impl Search<'_> {
 
     /// Whether the list may be older than what the VM went through: it moved or ended, or was taken from our sight.
     fn outdated(&self, error: &ApiError) -> bool {
-        let recent = self.freshness == Freshness::Recent;
         error.kind == ErrorKind::Absent
-            || (recent && matches!(error.kind, ErrorKind::PermissionDenied { .. }))
+            || (self.tries == 0 && matches!(error.kind, ErrorKind::PermissionDenied { .. }))
     }
 
     /// No other VM has the UUID, as far as they were read; those that had it are read again.
@@ -231,13 +262,24 @@ impl Search<'_> {
         let others = others
             .filter(|vmid| *vmid != guest.vmid)
             .filter_map(|vmid| census.get(vmid).cloned());
-        for (_, read) in holders::read(self.region, others.collect()).await {
-            read.map_err(Error::pve("reading a VM that had the same UUID"))?;
-        }
+        let others = others.collect();
+        holders::read(
+            self.region,
+            others,
+            self.term.deadline,
+            |_, read| match read {
+                Ok(_) => Ok(()),
+                Err(error) => Err(Error::Pve {
+                    doing: "reading a VM that had the same UUID",
+                    source: error.clone(),
+                }),
+            },
+        )
+        .await?;
         unique(self.region, guest, self.uuid)
     }
 
-    fn missing(&self, census: &Census) -> Result<Found, Error> {
+    fn missing(self, census: &Census) -> Result<Found, Error> {
         if census.undecodable > 0 {
             return Err(Error::VmInvisible(format!(
                 "{} not among the guests that can be read, {} entries of the list can't",

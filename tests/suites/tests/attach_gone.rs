@@ -54,6 +54,13 @@ async fn detach_from_a_vm_whose_number_was_reused_succeeds_and_leaves_the_new_vm
         vm.config.insert("name".to_owned(), "worker-new".to_owned());
     });
     world.sim.clear_requests();
+    // The new number's owner, or the old VM under another UUID: it has the disk.
+    let status = world.caller().unpublish(&volume, 101).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+    world.sim.with_vm(101, |vm| {
+        vm.config.remove("scsi1");
+        vm.devices.remove("scsi1");
+    });
     world.caller().unpublish(&volume, 101).await.unwrap();
     assert_eq!(mutations(&world.sim.requests()), NONE);
 }
