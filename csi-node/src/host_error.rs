@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use crate::host::{DeviceNumber, Tool};
 
 /// The machine did not do what it was asked for.
@@ -58,6 +60,12 @@ pub enum HostError {
 }
 
 impl HostError {
+    /// Whether the error is that the thing is not there (any more): the errors of files and devices that go away.
+    pub fn says_gone(&self) -> bool {
+        let gone = [Errno::ENOENT, Errno::ENODEV, Errno::ENXIO, Errno::ENOTDIR];
+        gone.iter().any(|errno| self.errno() == Some(*errno as i32))
+    }
+
     /// The error of the system call, if one failed.
     pub fn errno(&self) -> Option<i32> {
         match self {

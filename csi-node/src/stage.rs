@@ -18,7 +18,8 @@ use crate::filesystem::{self, Content, FormatOptions, Mark};
 use crate::host::{Access, Claim, DeviceNumber, Host, MountPlan, Unmount};
 use crate::mountinfo::{self, Mount};
 use crate::mountopts::MountOptions;
-use crate::{place, unmount};
+use crate::place;
+use crate::unmount::{self, Owner};
 
 /// The only file system so far.
 pub const EXT4: &str = "ext4";
@@ -91,12 +92,14 @@ pub async fn unstage(host: &dyn Host, volume: &VolumeId, staging: &Path) -> Resu
     let staging = place::resolve(host, staging).await?;
     let mounts = host.mounts().await?;
     let top = mountinfo::at(&mounts, &staging).last().copied();
-    if let Some(top) = top.filter(|top| top.kind == EXT4) {
+    if let Some(top) = top
+        && unmount::owner(host, volume, top).await? == Owner::Volume
+    {
         // Before anything is unmounted: by the mount a disk is known whose name comes from a slot.
         if let Some(other) = elsewhere(&mounts, top.number, (&staging, host.kubelet_dir())) {
             return Err(in_use(other));
         }
-        write_out(host, top).await?;
+        write_out(host, top).await;
     }
     unmount::all(host, volume, &staging).await?;
     released(host, volume, top.map(|top| top.number)).await
@@ -121,16 +124,11 @@ fn in_use(mount: &Mount) -> Error {
 }
 
 /// An unmount writes a file system out only if it was its last mount.
-async fn write_out(host: &dyn Host, mount: &Mount) -> Result<(), Error> {
-    let disks = host.disks().await?;
-    if disks.iter().all(|disk| disk.number != mount.number) {
-        return Ok(());
-    }
+async fn write_out(host: &dyn Host, mount: &Mount) {
     if let Err(error) = host.sync(&mount.point).await {
         // So it answers for ever once it has stopped writing after errors: unmounting is all that is left to do.
         tracing::warn!(%error, "a file system that is to be unmounted cannot be written out");
     }
-    Ok(())
 }
 
 /// Whether nothing on this machine has the volume's disk any more.
@@ -147,7 +145,12 @@ async fn released(
         if let Some(other) = mounts.iter().find(|mount| mount.number == disk.number) {
             return Err(in_use(other));
         }
-        let device = host.open(&disk).await?;
+        let device = match host.open(&disk).await {
+            Ok(device) => device,
+            // Torn out, and sysfs is late.
+            Err(error) if error.says_gone() => continue,
+            Err(error) => return Err(error.into()),
+        };
         if host.claim(&device).await? == Claim::Taken {
             return Err(Error::StillHeld { disk: disk.name });
         }

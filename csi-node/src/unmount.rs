@@ -15,7 +15,7 @@ const MOST: usize = 64;
 
 /// Whose a mount is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
+pub enum Owner {
     /// The volume's, as far as its disk's name says.
     Volume,
     /// A disk's that is no more: what holds it open can't use it anyway.
@@ -70,7 +70,8 @@ async fn one(host: &dyn Host, mount: &Mount, owner: Owner) -> Result<(), Error> 
     }
 }
 
-async fn owner(host: &dyn Host, volume: &VolumeId, mount: &Mount) -> Result<Owner, Error> {
+/// Whose a mount is, which is on top at its path.
+pub async fn owner(host: &dyn Host, volume: &VolumeId, mount: &Mount) -> Result<Owner, Error> {
     let disks = host.disks().await?;
     let owner = owner_of(host, volume, &disks, mount.number).await?;
     if owner == Owner::Volume || (mount.kind == EXT4 && mount.root == Path::new("/")) {

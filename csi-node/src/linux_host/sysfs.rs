@@ -24,7 +24,7 @@ pub(super) fn disks(sys_root: &Path) -> Result<Vec<Disk>, HostError> {
         };
         match disk(&entry.path(), name) {
             Ok(disk) => disks.push(disk),
-            Err(error) if is_gone(&error) => {}
+            Err(error) if error.says_gone() => {}
             Err(error) => tracing::warn!(%error, "a disk that cannot be read is left out"),
         }
     }
@@ -51,7 +51,7 @@ fn disk(folder: &Path, name: String) -> Result<Disk, HostError> {
     };
     match with_attributes(folder, unknown.clone()) {
         Ok(disk) => Ok(disk),
-        Err(error) if is_gone(&error) => Err(error),
+        Err(error) if error.says_gone() => Err(error),
         Err(error) => {
             tracing::warn!(%error, disk = unknown.name, "a disk cannot be used");
             Ok(unknown)
@@ -98,7 +98,7 @@ fn read(path: &Path) -> Result<String, HostError> {
 fn optional(path: &Path) -> Result<Option<String>, HostError> {
     match read(path) {
         Ok(text) => Ok(Some(text)),
-        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) if error.says_gone() => Ok(None),
         // A disk of another bus that has no identification answers EINVAL to a read of `wwid`.
         Err(error) if error.errno() == Some(Errno::EINVAL as i32) => Ok(None),
         Err(error) => Err(error),
@@ -123,12 +123,6 @@ fn partitions(folder: &Path) -> Result<Vec<String>, HostError> {
     let mut names = names(folder)?;
     names.retain(|name| folder.join(name).join("partition").exists());
     Ok(names)
-}
-
-fn is_gone(error: &HostError) -> bool {
-    let gone = [Errno::ENOENT, Errno::ENODEV, Errno::ENXIO, Errno::ENOTDIR];
-    gone.iter()
-        .any(|errno| error.errno() == Some(*errno as i32))
 }
 
 #[cfg(test)]

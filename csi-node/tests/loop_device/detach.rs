@@ -117,6 +117,12 @@ fn b53_what_is_not_the_volumes_is_not_taken_away() {
         let staging = machine.path("staging");
         machine.stage(&other, &staging).await.unwrap();
         kept("another volume", &staging).await;
+        let target = machine.path("target");
+        let request = publish_request(&other, &staging, &target);
+        machine.publish(request).await.unwrap();
+        kept("another volume that is published", &staging).await;
+        kept("where another volume is published", &target).await;
+        machine.unpublish(&other, &target).await.unwrap();
         // A partition is no disk of sysfs' list, and is there nevertheless.
         other.unplug();
         let devices = machine.path("sys/dev/block");
@@ -178,6 +184,27 @@ fn paths_outside_the_kubelets_directory_are_refused() {
             .unwrap();
         assert_eq!(mounts_at(&machine.path("kubelet/target")), 1);
         machine.unpublish(&disk, &target).await.unwrap();
+        machine.unstage(&disk, &staging).await.unwrap();
+    });
+}
+
+#[test]
+fn b40_what_is_left_of_a_disk_that_was_torn_out_stands_in_nobodys_way() {
+    with_machine("b40_what_is_left_of_a_disk", async |machine| {
+        let disk = machine.plugged("sdb", VOLUME, 64 * MIB);
+        let (staging, left) = (machine.path("staging"), machine.path("left"));
+        machine.stage(&disk, &staging).await.unwrap();
+        fs::create_dir(&left).unwrap();
+        let (from, to) = (staging.to_str().unwrap(), left.to_str().unwrap());
+        run("mount", &["--bind", from, to]);
+        assert!(machine.unstage(&disk, &staging).await.is_err());
+        disk.unplug();
+        machine.unstage(&disk, &staging).await.unwrap();
+        assert_eq!(mounts_at(&staging), 0);
+        run("umount", &[to]);
+        // Sysfs shows it yet, and its device node is no more.
+        disk.plug();
+        fs::remove_file(&disk.node).unwrap();
         machine.unstage(&disk, &staging).await.unwrap();
     });
 }
