@@ -37,15 +37,14 @@ pub enum Way {
 }
 
 impl Way {
-    /// The write, for the config of that digest.
-    pub fn change(self, digest: &str, slots: &[Slot]) -> ConfigChange {
+    /// The write, which still lacks the digest.
+    pub fn change(self, slots: &[Slot]) -> ConfigChange {
         let slots = slots.iter().map(Slot::to_string).collect();
         let (revert, delete) = match self {
             Self::Revert => (slots, Vec::new()),
             Self::Delete => (Vec::new(), slots),
         };
         ConfigChange {
-            digest: Some(digest.to_owned()),
             revert,
             delete,
             ..ConfigChange::default()
@@ -61,15 +60,6 @@ pub fn jitter(tries: u32, digest: &str) -> Duration {
     Duration::from_millis(20 + spread).saturating_mul(tries)
 }
 
-/// A write that PVE has taken.
-#[derive(Debug)]
-pub enum Begun {
-    /// It is over.
-    Ended(Applied),
-    /// Its task runs longer than PVE was asked to wait.
-    Running(Flight),
-}
-
 /// A task that changes a VM. Its host is kept from other hotplugs until this is dropped.
 #[derive(Debug)]
 pub struct Flight {
@@ -79,36 +69,36 @@ pub struct Flight {
     _host: Guard<PveNode>,
 }
 
-/// Sets, deletes or reverts slots, one write at a time per host, and waits for the end of it.
+/// Sets, deletes or reverts slots of a VM on that host, and waits for the end of it.
 pub async fn apply(
     region: &RegionContext,
     at: &VmRef,
     change: &ConfigChange,
+    host: Guard<PveNode>,
     deadline: Instant,
 ) -> Result<Applied, Error> {
-    match begin(region, at, change, deadline).await? {
-        Begun::Ended(applied) => Ok(applied),
-        Begun::Running(flight) => flight.end(region, deadline).await,
+    match begin(region, at, change, host).await? {
+        Ok(applied) => Ok(applied),
+        Err(flight) => flight.end(region, deadline).await,
     }
 }
 
-/// The same without waiting longer than PVE does.
+/// The same without waiting longer than PVE does: what came of it, or the task that still runs.
 pub async fn begin(
     region: &RegionContext,
     at: &VmRef,
     change: &ConfigChange,
-    deadline: Instant,
-) -> Result<Begun, Error> {
-    let host = region.guests.lock_host(&at.pve_node, deadline).await?;
+    host: Guard<PveNode>,
+) -> Result<Result<Applied, Flight>, Error> {
     let begun = Instant::now();
     match region.client.update_vm(at, change).await {
-        Ok(Started::Done) => Ok(Begun::Ended(Applied::Done)),
-        Ok(Started::Running(upid)) => Ok(Begun::Running(Flight {
+        Ok(Started::Done) => Ok(Ok(Applied::Done)),
+        Ok(Started::Running(upid)) => Ok(Err(Flight {
             upid,
             begun,
             _host: host,
         })),
-        Err(error) => failed(error).map(Begun::Ended),
+        Err(error) => failed(error).map(Ok),
     }
 }
 

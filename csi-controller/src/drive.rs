@@ -5,16 +5,18 @@
 use std::cmp::min;
 
 use pve_client::Drive;
-use pve_model::{Parameters, VolumeId, Wwn};
+use pve_model::{Parameters, Slot, VolumeId, Wwn};
 use pve_runtime::config::StoragePolicy;
 
 use crate::error::Error;
-use crate::slots::Controller;
+use crate::slots::{Controller, Row, Seat};
 
 /// What a volume asks of its drive, checked against the operator's policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wish {
     volid: String,
+    wwn: Wwn,
+    read_only: ReadOnly,
     options: Vec<(&'static str, String)>,
     iothread: bool,
 }
@@ -78,12 +80,36 @@ impl Wish {
         if read_only == ReadOnly::Yes {
             options.push(("ro", flag(true)));
         }
-        options.push(("wwn", Wwn::of(volume).to_string()));
+        let wwn = Wwn::of(volume);
+        options.push(("wwn", wwn.to_string()));
         Ok(Self {
+            wwn,
+            read_only,
             volid: volume.volid(),
             options,
             iothread: parameters.iothread != Some(false),
         })
+    }
+
+    /// The name under which the guest sees the disk.
+    pub fn wwn(&self) -> Wwn {
+        self.wwn
+    }
+
+    /// The row of the config once it is written to that slot; PVE fills the size in.
+    pub fn row(&self, slot: Slot) -> Row {
+        let seat = Seat {
+            volid: self.volid.clone(),
+            wwn: Some(self.wwn),
+            size: None,
+            read_only: self.read_only == ReadOnly::Yes,
+        };
+        Row {
+            slot,
+            now: Some(seat.clone()),
+            next: Some(seat),
+            changing: false,
+        }
     }
 
     /// PVE's name of the disk.

@@ -67,8 +67,8 @@ pub enum VmRefusal {
     Owner,
     /// Two VMs have the UUID.
     Duplicate,
-    /// Not a QEMU guest.
-    Container,
+    /// On a host that the policy does not name.
+    PveNode,
 }
 
 /// What an RPC could not do. Closed: each variant has a row in [`Error::code`] and in [`Error::tenant`].

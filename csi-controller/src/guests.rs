@@ -59,7 +59,7 @@ pub struct Guests {
 #[derive(Debug, Clone, Default)]
 struct Note {
     uuid: Option<Uuid>,
-    /// Process id of the QEMU that spoiled the slots.
+    /// Process id of the QEMU that was looked at last.
     process: Option<u32>,
     memory: Memory,
     strikes: u32,
@@ -118,7 +118,10 @@ impl Guests {
 
     /// What is remembered about the slots of the VM.
     pub fn memory(&self, vmid: VmId, uuid: &Uuid) -> Memory {
-        self.with(vmid, uuid, |note| note.memory.clone())
+        self.with(vmid, uuid, |note| Memory {
+            looked: note.process.is_some(),
+            ..note.memory.clone()
+        })
     }
 
     /// A slot was given.
@@ -131,13 +134,30 @@ impl Guests {
         self.with(vmid, uuid, |note| note.memory.poisoned.extend(slots));
     }
 
-    /// QEMU was looked at: another process than before knows nothing of old left-overs.
-    pub fn saw(&self, vmid: VmId, uuid: &Uuid, process: Option<u32>) {
+    /// QEMU was looked at: another process than before knows nothing of old left-overs, and an orphan that it has let
+    /// go of is none any more.
+    pub fn saw(&self, vmid: VmId, uuid: &Uuid, process: Option<u32>, devices: &BTreeSet<Slot>) {
         self.with(vmid, uuid, |note| {
             if process.is_none() || note.process.is_some_and(|before| Some(before) != process) {
                 note.memory.poisoned = BTreeSet::new();
+                note.memory.orphans = BTreeSet::new();
             }
+            note.memory.orphans.retain(|slot| devices.contains(slot));
             note.process = process;
+        });
+    }
+
+    /// QEMU has disks in these slots that the config does not explain.
+    pub fn orphaned(&self, vmid: VmId, uuid: &Uuid, slots: impl IntoIterator<Item = Slot>) {
+        self.with(vmid, uuid, |note| note.memory.orphans.extend(slots));
+    }
+
+    /// The config that was read with them was older than they were.
+    pub fn explained(&self, vmid: VmId, uuid: &Uuid, slots: impl IntoIterator<Item = Slot>) {
+        self.with(vmid, uuid, |note| {
+            for slot in slots {
+                note.memory.orphans.remove(&slot);
+            }
         });
     }
 
@@ -207,18 +227,39 @@ mod tests {
         let poisoned =
             |guests: &Guests, uuid: &Uuid| guests.memory(vmid, uuid).poisoned.contains(&slot);
         let guests = Guests::default();
-        guests.saw(vmid, &uuid, Some(4711));
+        let saw = |process| guests.saw(vmid, &uuid, process, &BTreeSet::new());
+        saw(Some(4711));
         guests.poison(vmid, &uuid, [slot]);
-        guests.saw(vmid, &uuid, Some(4711));
+        saw(Some(4711));
         assert!(poisoned(&guests, &uuid));
-        guests.saw(vmid, &uuid, Some(4712));
+        saw(Some(4712));
         assert!(!poisoned(&guests, &uuid), "another process");
         guests.poison(vmid, &uuid, [slot]);
-        guests.saw(vmid, &uuid, None);
+        saw(None);
         assert!(!poisoned(&guests, &uuid), "the VM was stopped");
         guests.poison(vmid, &uuid, [slot]);
         let reused: Uuid = "abcdef00-1111-2222-3333-444455550000".parse().unwrap();
         assert!(!poisoned(&guests, &reused), "another VM of the same VMID");
+    }
+
+    #[test]
+    fn an_orphan_is_remembered_while_the_same_qemu_has_it() {
+        let (vmid, uuid) = vm();
+        let slot: Slot = "scsi2".parse().unwrap();
+        let guests = Guests::default();
+        let orphaned = |process, devices: &BTreeSet<Slot>| {
+            guests.orphaned(vmid, &uuid, [slot]);
+            guests.saw(vmid, &uuid, process, devices);
+            guests.memory(vmid, &uuid).orphans.contains(&slot)
+        };
+        assert!(!guests.memory(vmid, &uuid).looked);
+        assert!(orphaned(Some(4711), &[slot].into()));
+        assert!(guests.memory(vmid, &uuid).looked);
+        assert!(!orphaned(Some(4711), &[].into()), "QEMU let it go");
+        assert!(!orphaned(Some(4712), &[slot].into()), "another process");
+        guests.orphaned(vmid, &uuid, [slot]);
+        guests.explained(vmid, &uuid, [slot]);
+        assert_eq!(guests.memory(vmid, &uuid).orphans, [].into());
     }
 
     #[tokio::test(start_paused = true)]

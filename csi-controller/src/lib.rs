@@ -34,6 +34,7 @@ pub mod tenant;
 pub mod unpublish;
 pub mod validate;
 pub mod vm;
+pub mod vm_work;
 
 pub use error::Error;
 pub use region::{Driver, RegionContext};

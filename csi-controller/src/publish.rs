@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use pve_client::{ConfigChange, Effect, ErrorKind, Presence};
 use pve_model::{Bus, NodeId, PublishContext, Slot, VolumeId};
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Duration, Instant};
 
-use crate::change::{self, Applied, Way, jitter};
+use crate::change::{Applied, Way};
 use crate::disk;
 use crate::drive::{ReadOnly, Wish};
 use crate::error::{Error, VmRefusal};
@@ -15,18 +15,17 @@ use crate::holders::{self, Holder, Term};
 use crate::inventory::Freshness;
 use crate::refusal::refused;
 use crate::region::RegionContext;
-use crate::slots::{self, Attach, Attached, Picture, Real};
+use crate::slots::{self, Attach, Attached, Real, Refusal};
 use crate::validate::PublishRequest;
 use crate::vm::{self, Found, Pinned};
+use crate::vm_work::{Doubt, STEPS, VmWork};
 
 /// Within the 3 minutes after which the attacher gives up, with room for the last request.
 pub const BUDGET: Duration = Duration::from_secs(130);
 /// Slots that are tried in one RPC.
 const PLUGS: u32 = 3;
-/// Writes that may find the config changed.
-const STALE: u32 = 5;
-/// Steps of one RPC, whatever they are.
-const STEPS: u32 = 32;
+/// How long it counts that no other VM was found to have the volume.
+const PROOF: Duration = Duration::from_secs(5);
 
 /// Attaches the volume to the VM of the Node and to no other. Requests: 5 + one per other worker that could hold it.
 pub async fn publish(
@@ -45,12 +44,14 @@ pub async fn publish(
     let wish = Wish::new(volume, &request.parameters, read_only, &policy)?;
     let vm = target(region, &request.node, term).await?;
     reachable(region, volume, &vm)?;
-    let others = holders::find(region, volume, Some(vm.guest.vmid), term).await?;
-    vm::unique(region, &vm.guest, &vm.uuid)?;
-    if let Some(holder) = others.first() {
-        return Err(held(region, volume, holder));
-    }
-    let mut work = Work::new(region, volume, &vm, term.deadline);
+    let mut work = Work {
+        of: VmWork::new(region, volume, &vm, term.deadline),
+        term,
+        alone: Instant::now(),
+        plugs: 0,
+        last_failure: String::new(),
+    };
+    alone(region, volume, &vm, term).await?;
     let attached = work.converge(&wish).await?;
     if attached.read_only != request.readonly {
         let mode = if attached.read_only {
@@ -86,7 +87,7 @@ fn reachable(region: &RegionContext, volume: &VolumeId, vm: &Pinned) -> Result<(
     let host = &vm.guest.pve_node;
     if !region.policy.pve_nodes.contains(host) {
         return Err(Error::VmRefused {
-            why: VmRefusal::Pool,
+            why: VmRefusal::PveNode,
             detail: format!(
                 "VM {} is on {host}, which the policy does not name",
                 vm.guest.vmid
@@ -100,6 +101,21 @@ fn reachable(region: &RegionContext, volume: &VolumeId, vm: &Pinned) -> Result<(
             vm.guest.vmid
         ))),
         Some(_) | None => Ok(()),
+    }
+}
+
+/// Refuses if any other VM has the volume, or the VM's UUID.
+async fn alone(
+    region: &RegionContext,
+    volume: &VolumeId,
+    vm: &Pinned,
+    term: Term,
+) -> Result<(), Error> {
+    let others = holders::find(region, volume, Some(vm.guest.vmid), term).await?;
+    vm::unique(region, &vm.guest, &vm.uuid)?;
+    match others.first() {
+        Some(holder) => Err(held(region, volume, holder)),
+        None => Ok(()),
     }
 }
 
@@ -119,191 +135,113 @@ fn held(region: &RegionContext, volume: &VolumeId, holder: &Holder) -> Error {
 
 /// One VM being brought to where the volume is attached.
 struct Work<'a> {
-    region: &'a RegionContext,
-    volume: &'a VolumeId,
-    vm: &'a Pinned,
-    deadline: Instant,
-    picture: Picture,
-    digest: String,
-    real: Real,
+    of: VmWork<'a>,
+    term: Term,
+    /// When it was last known that no other VM has the volume.
+    alone: Instant,
     plugs: u32,
-    stale: u32,
     last_failure: String,
 }
 
-impl<'a> Work<'a> {
-    fn new(
-        region: &'a RegionContext,
-        volume: &'a VolumeId,
-        vm: &'a Pinned,
-        deadline: Instant,
-    ) -> Self {
-        Self {
-            region,
-            volume,
-            vm,
-            deadline,
-            picture: vm::picture(&vm.pending),
-            digest: vm.pending.digest.clone(),
-            real: Real::Unasked,
-            plugs: 0,
-            stale: 0,
-            last_failure: String::new(),
-        }
-    }
-
+impl Work<'_> {
     async fn converge(&mut self, wish: &Wish) -> Result<Attached, Error> {
         for _ in 0..STEPS {
-            self.in_time()?;
-            let memory = self.region.guests.memory(self.vm.guest.vmid, &self.vm.uuid);
-            match slots::attach(&self.picture, &self.real, &memory, wish.volid()) {
-                Attach::Ask => self.ask().await?,
-                Attach::Wait => {
-                    return Err(Error::RealUnknown(format!("VM {}", self.vm.guest.vmid)));
-                }
+            self.of.in_time("attach to")?;
+            let disk = (wish.volid(), wish.wwn());
+            let memory = self.of.memory();
+            match slots::attach(&self.of.picture, &self.of.real, &memory, disk) {
+                Attach::Ask => self.of.ask(self.doubt(wish.volid())).await?,
+                Attach::Wait => return Err(self.of.silent()),
                 Attach::Done(attached) => return Ok(attached),
+                // What was taken as written did not come true.
+                Attach::Plug(_) | Attach::Revert(_) | Attach::Unplug(_) if !self.of.is_read() => {
+                    self.of.look_again().await?;
+                }
                 Attach::Plug(slot) => self.plug(slot, wish).await?,
                 Attach::Revert(slot) => self.take_back(slot, Way::Revert).await?,
                 Attach::Unplug(slot) => self.take_back(slot, Way::Delete).await?,
-                Attach::Refuse(refusal) => return Err(refused(self.vm, self.volume, &refusal)),
+                Attach::Refuse(refusal) => {
+                    if let (Refusal::Locked(lock), Some(slot)) = (&refusal, self.planned()) {
+                        self.tell_of_pending(slot, lock);
+                    }
+                    return Err(refused(self.of.vm, self.of.volume, &refusal));
+                }
             }
         }
-        Err(Error::Changed(format!(
-            "VM {} does not settle",
-            self.vm.guest.vmid
-        )))
+        Err(self.of.restless())
     }
 
-    fn in_time(&self) -> Result<(), Error> {
-        if Instant::now() < self.deadline {
-            return Ok(());
+    fn doubt(&self, volid: &str) -> Doubt {
+        match (self.plugs, self.of.picture.holding(volid).is_empty()) {
+            (0, true) => Doubt::Digest,
+            (0, false) => Doubt::Reread,
+            (_, _) => Doubt::Freed(BTreeSet::new()),
         }
-        Err(Error::StillRunning(format!(
-            "attach to VM {} did not end in time",
-            self.vm.guest.vmid
-        )))
-    }
-
-    /// Asks QEMU. A disk there that the config does not explain spoils its slot: PVE would take it for the new one
-    /// (`vm_deviceplug` returns success if the device is there).
-    async fn ask(&mut self) -> Result<(), Error> {
-        let (real, process) = change::real(self.region, &self.vm.at(), self.deadline).await?;
-        let (vmid, uuid) = (self.vm.guest.vmid, &self.vm.uuid);
-        if real != Real::Silent {
-            self.region.guests.saw(vmid, uuid, process);
-        }
-        if let Real::Running(devices) = &real {
-            let known: BTreeSet<Slot> = self.picture.rows.iter().map(|row| row.slot).collect();
-            self.region
-                .guests
-                .poison(vmid, uuid, devices.difference(&known).copied());
-        }
-        self.real = real;
-        Ok(())
-    }
-
-    async fn look_again(&mut self) -> Result<(), Error> {
-        let pending = self.region.client.vm_pending(&self.vm.at()).await;
-        let pending = pending.map_err(Error::pve("reading the VM's config after a change"))?;
-        self.picture = vm::picture(&pending);
-        self.digest = pending.digest;
-        self.real = Real::Unasked;
-        Ok(())
     }
 
     async fn plug(&mut self, slot: Slot, wish: &Wish) -> Result<(), Error> {
+        let vmid = self.of.vm.guest.vmid;
         if self.plugs >= PLUGS {
             return Err(Error::HotplugFailed(format!(
-                "VM {}: {PLUGS} slots did not take {}: {}",
-                self.vm.guest.vmid,
-                self.volume.volid(),
+                "VM {vmid}: {PLUGS} slots did not take {}: {}",
+                self.of.volume.volid(),
                 self.last_failure
             )));
         }
+        let host = self.of.host().await?;
+        if self.alone.elapsed() > PROOF {
+            self.alone = Instant::now();
+            alone(self.of.region, self.of.volume, self.of.vm, self.term.anew()).await?;
+        }
         self.plugs += 1;
-        let (vmid, uuid) = (self.vm.guest.vmid, &self.vm.uuid);
-        self.region.guests.gave(vmid, uuid, slot);
+        self.of.region.guests.gave(vmid, &self.of.vm.uuid, slot);
         let change = ConfigChange {
-            digest: Some(self.digest.clone()),
-            set: vec![(slot.to_string(), wish.on(&self.picture.controller)?)],
+            set: vec![(slot.to_string(), wish.on(&self.of.picture.controller)?)],
             ..ConfigChange::default()
         };
-        match self.write(&change).await {
+        let asked = self.of.real != Real::Unasked;
+        match self.of.write(change, host).await {
+            Ok(Applied::Done) if asked => {
+                self.of.take_as_written(wish.row(slot));
+                return Ok(());
+            }
             Ok(Applied::Done) => {}
             Ok(Applied::Stale) => self.plugs -= 1,
             Ok(Applied::Pending(text)) => {
                 self.last_failure = text;
-                self.region.guests.poison(vmid, uuid, [slot]);
+                self.of.poison([slot]);
             }
-            Err(error) => return Err(self.explain(error).await),
+            Err(error) => return Err(self.explain(error, slot).await),
         }
-        self.look_again().await
+        self.of.look_again().await
     }
 
     /// Takes a slot back that does not hold what it should; it is not used again before QEMU is started anew.
     async fn take_back(&mut self, slot: Slot, way: Way) -> Result<(), Error> {
-        self.region
-            .guests
-            .poison(self.vm.guest.vmid, &self.vm.uuid, [slot]);
-        if let Applied::Pending(text) = self.write(&way.change(&self.digest, &[slot])).await? {
-            self.look_again().await?;
+        let vmid = self.of.vm.guest.vmid;
+        tracing::info!(vm.id = %vmid, %slot, ?way, "a change that did not take is taken back");
+        self.of.poison([slot]);
+        let host = self.of.host().await?;
+        if let Applied::Pending(text) = self.of.write(way.change(&[slot]), host).await? {
+            self.of.look_again().await?;
             return Err(Error::HotplugFailed(format!(
-                "VM {}: {slot} can't be freed: {text}",
-                self.vm.guest.vmid
+                "VM {vmid}: {slot} can't be freed: {text}"
             )));
         }
         self.last_failure = format!("{slot} was {way:?}ed: the disk did not appear in QEMU");
-        self.look_again().await
+        self.of.look_again().await
     }
 
-    async fn write(&mut self, change: &ConfigChange) -> Result<Applied, Error> {
-        let applied = change::apply(self.region, &self.vm.at(), change, self.deadline).await?;
-        if applied == Applied::Stale {
-            self.stale += 1;
-            if self.stale > STALE {
-                return Err(Error::Changed(format!("VM {}", self.vm.guest.vmid)));
-            }
-            sleep(jitter(self.stale, &self.digest)).await;
-        }
-        Ok(applied)
-    }
-
-    /// What a refused write means: the disk may not exist, and a change that PVE kept for the next start is dropped.
-    async fn explain(&mut self, error: Error) -> Error {
-        let Error::Pve { source, .. } = &error else {
-            return error;
-        };
-        let may_concern_the_disk = match &source.kind {
-            ErrorKind::DiskAbsent
-            | ErrorKind::Absent
-            | ErrorKind::Invalid(_)
-            | ErrorKind::TaskFailed
-            | ErrorKind::StorageUnavailable
-            | ErrorKind::Other { .. } => true,
-            ErrorKind::AlreadyExists
-            | ErrorKind::Locked
-            | ErrorKind::DigestMismatch
-            | ErrorKind::PermissionDenied { .. }
-            | ErrorKind::Unauthenticated
-            | ErrorKind::HostUnreachable
-            | ErrorKind::HostUnknown
-            | ErrorKind::OutcomeUnknown
-            | ErrorKind::Unreachable
-            | ErrorKind::NoSpace
-            | ErrorKind::Busy
-            | ErrorKind::NoQuorum
-            | ErrorKind::HotplugFailed { .. }
-            | ErrorKind::Decode
-            | ErrorKind::Throttled => false,
-        };
-        if source.effect == Effect::Possible
+    /// What a failed write means: the disk may not exist, and a change that PVE kept for the next start is dropped.
+    async fn explain(&mut self, error: Error, slot: Slot) -> Error {
+        if error.effect() == Effect::Possible
             && let Err(failed) = self.drop_pending().await
         {
-            tracing::warn!(vmid = %self.vm.guest.vmid, error = %failed, "a change may still be pending");
+            self.tell_of_pending(slot, &failed.to_string());
         }
-        if may_concern_the_disk
+        if may_concern_the_disk(&error)
             && matches!(
-                disk::look_closely(self.region, self.volume).await,
+                disk::look(self.of.region, self.of.volume).await,
                 Ok(Presence::Absent)
             )
         {
@@ -313,12 +251,64 @@ impl<'a> Work<'a> {
     }
 
     async fn drop_pending(&mut self) -> Result<(), Error> {
-        self.look_again().await?;
-        let volid = self.volume.volid();
-        let memory = slots::Memory::default();
-        if let Attach::Revert(slot) = slots::attach(&self.picture, &self.real, &memory, &volid) {
+        self.of.in_time("attach to")?;
+        self.of.look_again().await?;
+        for _ in 0..STEPS {
+            let Some(slot) = self.planned() else {
+                return Ok(());
+            };
+            if let Some(lock) = &self.of.picture.lock {
+                return Err(Error::VmLocked(lock.clone()));
+            }
+            self.of.in_time("attach to")?;
             self.take_back(slot, Way::Revert).await?;
         }
-        Ok(())
+        Err(self.of.restless())
+    }
+
+    /// The slot that would take the volume at the next start of the VM.
+    fn planned(&self) -> Option<Slot> {
+        let volid = self.of.volume.volid();
+        let rows = &mut self.of.picture.rows.iter();
+        rows.find(|row| row.is_planned(&volid)).map(|row| row.slot)
+    }
+
+    fn tell_of_pending(&self, slot: Slot, why: &str) {
+        tracing::warn!(
+            vm.id = %self.of.vm.guest.vmid,
+            %slot,
+            why,
+            "an attach may still be pending; it would take place when the VM is started"
+        );
+    }
+}
+
+/// Whether a refused write may be the disk's fault.
+fn may_concern_the_disk(error: &Error) -> bool {
+    let Error::Pve { source, .. } = error else {
+        return false;
+    };
+    match &source.kind {
+        ErrorKind::DiskAbsent
+        | ErrorKind::Absent
+        | ErrorKind::Invalid(_)
+        | ErrorKind::TaskFailed
+        | ErrorKind::StorageUnavailable
+        | ErrorKind::Other { .. } => true,
+        ErrorKind::AlreadyExists
+        | ErrorKind::Locked
+        | ErrorKind::DigestMismatch
+        | ErrorKind::PermissionDenied { .. }
+        | ErrorKind::Unauthenticated
+        | ErrorKind::HostUnreachable
+        | ErrorKind::HostUnknown
+        | ErrorKind::OutcomeUnknown
+        | ErrorKind::Unreachable
+        | ErrorKind::NoSpace
+        | ErrorKind::Busy
+        | ErrorKind::NoQuorum
+        | ErrorKind::HotplugFailed { .. }
+        | ErrorKind::Decode
+        | ErrorKind::Throttled => false,
     }
 }

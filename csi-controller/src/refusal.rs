@@ -1,6 +1,6 @@
 //! What a refused attach or detach means to the operator and to the tenant.
 
-use pve_model::VolumeId;
+use pve_model::{Slot, VolumeId};
 
 use crate::error::{Error, Exhausted, VmRefusal};
 use crate::slots::Refusal;
@@ -12,6 +12,13 @@ pub fn refused(vm: &Pinned, volume: &VolumeId, refusal: &Refusal) -> Error {
     let unsupported = |tenant, detail: String| Error::Unsupported {
         tenant,
         detail: format!("VM {vmid}: {detail}"),
+    };
+    let unrecognised = |slot: &Slot, why: &str| {
+        unsupported(
+            "the volume is attached to the Node's virtual machine in a way that the Node can't recognise; ask the \
+             operator of Proxmox VE",
+            format!("{} in {slot} {why}; detach it", volume.volid()),
+        )
     };
     match refusal {
         Refusal::Locked(lock) => Error::VmLocked(format!("VM {vmid} ({lock})")),
@@ -36,26 +43,24 @@ pub fn refused(vm: &Pinned, volume: &VolumeId, refusal: &Refusal) -> Error {
             "the volume is the boot disk of the Node's virtual machine",
             format!("{} is the boot disk {slot}", volume.volid()),
         ),
-        Refusal::NotScsi(slot) => unsupported(
-            "the volume is attached to the Node's virtual machine in a way that the Node can't recognise; ask the \
-             operator of Proxmox VE",
+        Refusal::NotScsi(slot) => unrecognised(slot, "is not on the scsi bus"),
+        Refusal::NoWwn(slot) => unrecognised(slot, "has no wwn"),
+        Refusal::ForeignWwn(slot) => unrecognised(slot, "has a wwn that is not the volume's"),
+        Refusal::Claimed(slot) => unsupported(
+            "another disk waits for the place of the volume in the Node's virtual machine; ask the operator of Proxmox \
+             VE",
             format!(
-                "{} is in {slot}, not on the scsi bus; detach it",
+                "{} is in {slot}, and another disk is pending there; revert that change",
                 volume.volid()
             ),
-        ),
-        Refusal::NoWwn(slot) => unsupported(
-            "the volume is attached to the Node's virtual machine in a way that the Node can't recognise; ask the \
-             operator of Proxmox VE",
-            format!("{} in {slot} has no wwn; detach it", volume.volid()),
         ),
         Refusal::NoFreeSlot => Error::Exhausted {
             why: Exhausted::Slots,
             detail: format!("VM {vmid} has no free scsi slot"),
         },
         Refusal::Orphan(slot) => Error::GuestBusy(format!(
-            "QEMU of VM {vmid} still has {slot}, which its config does not name any more; it may be {}; a restart of \
-             the VM removes it",
+            "QEMU of VM {vmid} still has {slot}, which its config did not name; it may be {} or not; a restart of the \
+             VM brings both into line",
             volume.volid()
         )),
     }

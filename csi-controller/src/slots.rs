@@ -74,11 +74,16 @@ pub enum Real {
     Running(BTreeSet<Slot>),
 }
 
-/// What is remembered about a VM: slots that QEMU spoiled, and the slot that was given last.
+/// What is remembered about a VM, all of it about the QEMU that was looked at last.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Memory {
     /// Slots with left-overs of a failed plug; only a new QEMU process clears them.
     pub poisoned: BTreeSet<Slot>,
+    /// Slots in which QEMU has disks that the config did not explain. Whatever the config says of them later: PVE does
+    /// not touch a device that is there, and calls it success.
+    pub orphans: BTreeSet<Slot>,
+    /// Whether QEMU was looked at, so that the orphans are known.
+    pub looked: bool,
     /// The slot number that was given last; the next one is tried first.
     pub last: u8,
 }
@@ -102,6 +107,10 @@ pub enum Refusal {
     NotScsi(Slot),
     /// The drive has no WWN: the node plugin could not prove the device.
     NoWwn(Slot),
+    /// The drive has a WWN that is neither the volume's nor made of a slot: the node plugin would refuse the device.
+    ForeignWwn(Slot),
+    /// Another disk waits to take the slot of this one.
+    Claimed(Slot),
     /// Every usable slot is taken or spoiled.
     NoFreeSlot,
     /// QEMU has a disk that neither config nor pending changes explain; it may be the one that is to go.
@@ -162,6 +171,16 @@ impl Row {
         self.now.as_ref().is_some_and(|seat| seat.volid == volid)
     }
 
+    /// Whether what is pending for the slot is another disk: other hands' business.
+    fn is_claimed(&self, volid: &str) -> bool {
+        self.now_is(volid) && self.next.as_ref().is_some_and(|seat| seat.volid != volid)
+    }
+
+    /// Whether the disk waits to take the slot.
+    pub fn is_planned(&self, volid: &str) -> bool {
+        self.next_is(volid) && !self.now_is(volid)
+    }
+
     fn next_is(&self, volid: &str) -> bool {
         self.next.as_ref().is_some_and(|seat| seat.volid == volid)
     }
@@ -185,17 +204,30 @@ impl Real {
     fn has(&self, slot: Slot) -> bool {
         matches!(self, Self::Running(slots) if slots.contains(&slot))
     }
+
+    /// The disks that QEMU is known to have.
+    pub fn devices(&self) -> BTreeSet<Slot> {
+        match self {
+            Self::Running(devices) => devices.clone(),
+            Self::Unasked | Self::Silent | Self::Stopped => BTreeSet::new(),
+        }
+    }
 }
 
-/// The next step towards `volid` being attached.
-pub fn attach(picture: &Picture, real: &Real, memory: &Memory, volid: &str) -> Attach {
+/// The next step towards `volid` being attached under the volume's own `wwn`, or one that was made of a slot.
+pub fn attach(
+    picture: &Picture,
+    real: &Real,
+    memory: &Memory,
+    (volid, wwn): (&str, Wwn),
+) -> Attach {
     let holding = picture.holding(volid);
     if let Some(row) = holding.iter().find(|row| picture.boot.contains(&row.slot)) {
         return Attach::Refuse(Refusal::BootDisk(row.slot));
     }
     let step = match holding.as_slice() {
         [] => plug(picture, real, memory),
-        [row] => settle(row, real, volid),
+        [row] => settle(row, real, memory, (volid, wwn)),
         [first, second, ..] => match holding.iter().find(|row| !row.now_is(volid)) {
             Some(planned) => Attach::Revert(planned.slot),
             None => Attach::Refuse(Refusal::Twice(first.slot, second.slot)),
@@ -212,7 +244,7 @@ pub fn attach(picture: &Picture, real: &Real, memory: &Memory, volid: &str) -> A
 }
 
 /// The disk is in one slot: is it really, and if not, what puts it right?
-fn settle(row: &Row, real: &Real, volid: &str) -> Attach {
+fn settle(row: &Row, real: &Real, memory: &Memory, (volid, wwn): (&str, Wwn)) -> Attach {
     if row.slot.bus() != Bus::Scsi {
         return Attach::Refuse(Refusal::NotScsi(row.slot));
     }
@@ -220,19 +252,26 @@ fn settle(row: &Row, real: &Real, volid: &str) -> Attach {
         // A plug that failed: PVE would try it again when the VM starts (`vmconfig_hotplug_pending`).
         return Attach::Revert(row.slot);
     };
+    if row.is_claimed(volid) {
+        return Attach::Refuse(Refusal::Claimed(row.slot));
+    }
     match real {
         Real::Unasked => Attach::Ask,
         Real::Silent => Attach::Wait,
+        Real::Running(_) if real.has(row.slot) && memory.orphans.contains(&row.slot) => {
+            Attach::Refuse(Refusal::Orphan(row.slot))
+        }
         // A silent failure, or an unplug that went half way: the guest has nothing, so nothing is lost.
         Real::Running(_) if !real.has(row.slot) => Attach::Unplug(row.slot),
         Real::Running(_) | Real::Stopped if row.changing => Attach::Revert(row.slot),
         Real::Running(_) | Real::Stopped => match seat.wwn {
-            Some(wwn) => Attach::Done(Attached {
+            Some(found) if found == wwn || found.is_slot_made() => Attach::Done(Attached {
                 slot: row.slot,
-                wwn,
+                wwn: found,
                 size: seat.size,
                 read_only: seat.read_only,
             }),
+            Some(_) => Attach::Refuse(Refusal::ForeignWwn(row.slot)),
             None => Attach::Refuse(Refusal::NoWwn(row.slot)),
         },
     }
@@ -252,10 +291,19 @@ fn plug(picture: &Picture, real: &Real, memory: &Memory) -> Attach {
             Real::Stopped => {}
         }
     }
+    match real {
+        Real::Unasked if !memory.looked => return Attach::Ask,
+        Real::Silent if !memory.looked => return Attach::Wait,
+        Real::Unasked | Real::Silent | Real::Stopped | Real::Running(_) => {}
+    }
     match free_slot(picture, real, memory) {
         Some(slot) => Attach::Plug(slot),
         // The VM may have been restarted since, which clears what is remembered.
-        None if *real == Real::Unasked && !memory.poisoned.is_empty() => Attach::Ask,
+        None if *real == Real::Unasked
+            && !(memory.poisoned.is_empty() && memory.orphans.is_empty()) =>
+        {
+            Attach::Ask
+        }
         None => Attach::Refuse(Refusal::NoFreeSlot),
     }
 }
@@ -268,16 +316,22 @@ fn free_slot(picture: &Picture, real: &Real, memory: &Memory) -> Option<Slot> {
         .filter(|slot| slot.index() > memory.last)
         .chain(usable().filter(|slot| slot.index() <= memory.last))
         .find(|slot| {
-            !picture.occupied(*slot) && !real.has(*slot) && !memory.poisoned.contains(slot)
+            let spoiled = memory.poisoned.contains(slot) || memory.orphans.contains(slot);
+            !picture.occupied(*slot) && !real.has(*slot) && !spoiled
         })
 }
 
 /// The next step towards `volid` being in no slot of the VM. `freed` are the slots that this operation has deleted; with
-/// none, any disk of QEMU that the config does not explain may be ours.
-pub fn detach(picture: &Picture, real: &Real, freed: &BTreeSet<Slot>, volid: &str) -> Detach {
+/// none, any disk of QEMU that the config does not explain, or did not once, may be ours.
+pub fn detach(
+    picture: &Picture,
+    real: &Real,
+    (memory, freed): (&Memory, &BTreeSet<Slot>),
+    volid: &str,
+) -> Detach {
     let holding = picture.holding(volid);
     if holding.is_empty() {
-        return vanished(picture, real, freed);
+        return vanished(picture, real, memory, freed);
     }
     if let Some(row) = holding.iter().find(|row| picture.boot.contains(&row.slot)) {
         return Detach::Refuse(Refusal::BootDisk(row.slot));
@@ -296,6 +350,9 @@ pub fn detach(picture: &Picture, real: &Real, freed: &BTreeSet<Slot>, volid: &st
     if !planned.is_empty() {
         return Detach::Revert(planned);
     }
+    if let Some(row) = holding.iter().find(|row| row.is_claimed(volid)) {
+        return Detach::Refuse(Refusal::Claimed(row.slot));
+    }
     let seated = slots(Row::now_is);
     // PVE hotplugs neither `sata` nor `ide`, and nothing at all without `disk` in `hotplug`.
     let stays = |slot: &Slot| !picture.hotplug || matches!(slot.bus(), Bus::Sata | Bus::Ide);
@@ -309,7 +366,7 @@ pub fn detach(picture: &Picture, real: &Real, freed: &BTreeSet<Slot>, volid: &st
     Detach::Unplug(seated)
 }
 
-fn vanished(picture: &Picture, real: &Real, freed: &BTreeSet<Slot>) -> Detach {
+fn vanished(picture: &Picture, real: &Real, memory: &Memory, freed: &BTreeSet<Slot>) -> Detach {
     match real {
         Real::Unasked => Detach::Ask,
         Real::Silent => Detach::Wait,
@@ -319,7 +376,7 @@ fn vanished(picture: &Picture, real: &Real, freed: &BTreeSet<Slot>) -> Detach {
             devices
                 .iter()
                 .filter(ours)
-                .find(|slot| !picture.occupied(**slot))
+                .find(|slot| !picture.occupied(**slot) || memory.orphans.contains(slot))
                 .map_or(Detach::Done, |slot| Detach::Refuse(Refusal::Orphan(*slot)))
         }
     }
@@ -332,3 +389,7 @@ mod tests;
 #[cfg(test)]
 #[path = "slots_detach_tests.rs"]
 mod detach_tests;
+
+#[cfg(test)]
+#[path = "slots_orphan_tests.rs"]
+mod orphan_tests;

@@ -1,4 +1,4 @@
-use super::tests::{OURS, running, slot, vm};
+use super::tests::{OURS, running, seen, slot, vm};
 use super::*;
 
 #[test]
@@ -128,7 +128,11 @@ fn detach_ends_when_neither_config_nor_qemu_has_the_disk() {
         ),
     ];
     for (sentence, picture, real, freed, wanted) in rows {
-        assert_eq!(detach(&picture, &real, &freed, OURS), wanted, "{sentence}");
+        assert_eq!(
+            detach(&picture, &real, (&seen(), &freed), OURS),
+            wanted,
+            "{sentence}"
+        );
     }
 }
 
@@ -136,7 +140,8 @@ fn detach_ends_when_neither_config_nor_qemu_has_the_disk() {
 fn detach_refuses_a_locked_vm_and_one_without_hotplug() {
     let mut picture = vm(&[("scsi2", OURS, OURS)]);
     picture.hotplug = false;
-    let decide = |picture: &Picture, real| detach(picture, &real, &BTreeSet::new(), OURS);
+    let decide =
+        |picture: &Picture, real| detach(picture, &real, (&seen(), &BTreeSet::new()), OURS);
     assert_eq!(decide(&picture, Real::Unasked), Detach::Ask);
     assert_eq!(
         decide(&picture, running(&["scsi2"])),

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use pve_client::{ErrorKind, Presence};
 use pve_model::{KubeNode, NodeId, Slot, VmId, VolumeId};
-use tokio::time::{Duration, Instant, sleep, sleep_until};
+use tokio::time::{Duration, sleep_until};
 
-use crate::change::{self, Applied, Begun, Way, jitter};
+use crate::change::{Applied, Way};
 use crate::disk;
 use crate::error::Error;
 use crate::gone::{self, Evidence, Listed, Verdict};
@@ -15,18 +15,15 @@ use crate::inventory::Freshness;
 use crate::publish::BUDGET;
 use crate::refusal::refused;
 use crate::region::RegionContext;
-use crate::slots::{self, Detach, Picture, Real};
+use crate::slots::{self, Detach, Real};
 use crate::validate::UnpublishRequest;
-use crate::vm::{self, Found, Missing, Pinned, Stranger, Wanted};
+use crate::vm::{self, Found, Missing, Stranger, Wanted};
+use crate::vm_work::{Doubt, STEPS, VmWork};
 
 /// Deletions that are tried in one RPC: the second completes one of which QEMU has done its part.
 const UNPLUGS: u32 = 2;
-/// Writes that may find the config changed.
-const STALE: u32 = 5;
 /// What PVE takes to unplug a disk with its controller (measured: 2.1 s).
 const UNPLUG_TIME: Duration = Duration::from_millis(2150);
-/// Steps per VM, whatever they are.
-const STEPS: u32 = 32;
 
 /// Takes the volume out of the VM of the Node, or out of every VM of the pool if no Node is named. Requests: 5. Where the
 /// VM can't be asked, a volume that is proved not to exist is detached all the same.
@@ -83,9 +80,12 @@ async fn from_vm(
 ) -> Result<(), Error> {
     match vm::pin(region, wanted, term, Freshness::Since(term.begun)).await? {
         Found::Vm(vm) => {
-            Work::new(region, volume, &vm, term.deadline)
-                .converge()
-                .await
+            let mut work = Work {
+                of: VmWork::new(region, volume, &vm, term.deadline),
+                freed: BTreeSet::new(),
+                unplugs: 0,
+            };
+            work.converge().await
         }
         Found::Missing(missing) => ended(region, volume, wanted, &missing).await,
     }
@@ -182,117 +182,66 @@ fn is_named(holder: &Holder, (name, vmid): (&KubeNode, Option<VmId>)) -> bool {
 
 /// One VM being brought to where it does not have the volume.
 struct Work<'a> {
-    region: &'a RegionContext,
-    volume: &'a VolumeId,
-    vm: &'a Pinned,
-    deadline: Instant,
-    picture: Picture,
-    digest: String,
-    real: Real,
+    of: VmWork<'a>,
     freed: BTreeSet<Slot>,
     unplugs: u32,
-    stale: u32,
 }
 
-impl<'a> Work<'a> {
-    fn new(
-        region: &'a RegionContext,
-        volume: &'a VolumeId,
-        vm: &'a Pinned,
-        deadline: Instant,
-    ) -> Self {
-        Self {
-            region,
-            volume,
-            vm,
-            deadline,
-            picture: vm::picture(&vm.pending),
-            digest: vm.pending.digest.clone(),
-            real: Real::Unasked,
-            freed: BTreeSet::new(),
-            unplugs: 0,
-            stale: 0,
-        }
-    }
-
+impl Work<'_> {
     async fn converge(&mut self) -> Result<(), Error> {
-        let volid = self.volume.volid();
+        let volid = self.of.volume.volid();
         for _ in 0..STEPS {
-            if Instant::now() >= self.deadline {
-                return Err(Error::StillRunning(format!(
-                    "detach from VM {} did not end in time",
-                    self.vm.guest.vmid
-                )));
-            }
-            match slots::detach(&self.picture, &self.real, &self.freed, &volid) {
-                Detach::Ask => self.ask().await?,
-                Detach::Wait => {
-                    return Err(Error::RealUnknown(format!("VM {}", self.vm.guest.vmid)));
-                }
+            self.of.in_time("detach from")?;
+            let memory = self.of.memory();
+            let before = (&memory, &self.freed);
+            match slots::detach(&self.of.picture, &self.of.real, before, &volid) {
+                Detach::Ask => self.of.ask(self.doubt()).await?,
+                Detach::Wait => return Err(self.of.silent()),
                 Detach::Done => {
-                    self.region
-                        .guests
-                        .forgive(self.vm.guest.vmid, &self.vm.uuid);
+                    let vm = self.of.vm;
+                    self.of.region.guests.forgive(vm.guest.vmid, &vm.uuid);
                     return Ok(());
                 }
                 Detach::Revert(slots) => self.revert(&slots).await?,
                 Detach::Unplug(slots) => self.unplug(&slots).await?,
-                Detach::Refuse(refusal) => return Err(refused(self.vm, self.volume, &refusal)),
+                Detach::Refuse(refusal) => {
+                    return Err(refused(self.of.vm, self.of.volume, &refusal));
+                }
             }
         }
-        Err(Error::Changed(format!(
-            "VM {} does not settle",
-            self.vm.guest.vmid
-        )))
+        Err(self.of.restless())
     }
 
-    async fn ask(&mut self) -> Result<(), Error> {
-        let (real, process) = change::real(self.region, &self.vm.at(), self.deadline).await?;
-        if real != Real::Silent {
-            self.region
-                .guests
-                .saw(self.vm.guest.vmid, &self.vm.uuid, process);
+    fn doubt(&self) -> Doubt {
+        if self.freed.is_empty() {
+            return Doubt::Reread;
         }
-        self.real = real;
-        Ok(())
+        Doubt::Freed(self.freed.clone())
     }
 
     /// Looks again unless the last look has shown the end.
     async fn look_again_unless_done(&mut self) -> Result<(), Error> {
-        if self.picture.holding(&self.volume.volid()).is_empty() {
-            self.real = Real::Unasked;
+        if self.of.picture.holding(&self.of.volume.volid()).is_empty() {
+            self.of.real = Real::Unasked;
             return Ok(());
         }
-        self.look_again().await
-    }
-
-    async fn look_again(&mut self) -> Result<(), Error> {
-        let pending = self.region.client.vm_pending(&self.vm.at()).await;
-        let pending = pending.map_err(Error::pve("reading the VM's config after a change"))?;
-        self.picture = vm::picture(&pending);
-        self.digest = pending.digest;
-        self.real = Real::Unasked;
-        Ok(())
+        self.of.look_again().await
     }
 
     async fn revert(&mut self, slots: &[Slot]) -> Result<(), Error> {
-        self.region
-            .guests
-            .poison(self.vm.guest.vmid, &self.vm.uuid, slots.iter().copied());
-        let change = Way::Revert.change(&self.digest, slots);
-        match change::apply(self.region, &self.vm.at(), &change, self.deadline).await? {
-            Applied::Done => self.look_again().await,
-            Applied::Stale => self.stale().await,
-            Applied::Pending(text) => Err(Error::GuestBusy(format!(
-                "VM {}: {text}",
-                self.vm.guest.vmid
-            ))),
+        let vmid = self.of.vm.guest.vmid;
+        tracing::info!(vm.id = %vmid, ?slots, "an attach that is pending is taken back");
+        self.of.poison(slots.iter().copied());
+        let host = self.of.host().await?;
+        match self.of.write(Way::Revert.change(slots), host).await? {
+            Applied::Done | Applied::Stale => self.of.look_again().await,
+            Applied::Pending(text) => Err(Error::GuestBusy(format!("VM {vmid}: {text}"))),
         }
     }
 
     async fn unplug(&mut self, slots: &[Slot]) -> Result<(), Error> {
-        let (vmid, uuid) = (self.vm.guest.vmid, &self.vm.uuid);
-        if self.region.guests.paused(vmid, uuid) {
+        let (vmid, uuid) = (self.of.vm.guest.vmid, &self.of.vm.uuid);
+        if self.of.region.guests.paused(vmid, uuid) {
             return Err(Error::GuestBusy(format!(
                 "VM {vmid} is left in peace for some seconds after it was busy"
             )));
@@ -304,16 +253,16 @@ impl<'a> Work<'a> {
         match self.delete(slots).await? {
             Applied::Stale => {
                 self.unplugs -= 1;
-                return self.stale().await;
+                return self.of.look_again().await;
             }
             Applied::Done => {
                 self.freed.extend(slots);
                 return self.look_again_unless_done().await;
             }
             Applied::Pending(text) => {
-                self.look_again().await?;
-                self.ask().await?;
-                let gone = match &self.real {
+                self.of.look_again().await?;
+                self.of.ask(Doubt::Freed(BTreeSet::new())).await?;
+                let gone = match &self.of.real {
                     Real::Running(devices) => slots.iter().all(|slot| !devices.contains(slot)),
                     Real::Stopped => true,
                     Real::Silent | Real::Unasked => false,
@@ -325,41 +274,29 @@ impl<'a> Work<'a> {
         }
         // QEMU has let the disk go and keeps only its controller: once more completes it at once, as PVE finds no disk
         // any more (`vm_deviceunplug`). What is left of the slot spoils it.
-        self.region.guests.poison(vmid, uuid, slots.iter().copied());
+        self.of.poison(slots.iter().copied());
         self.freed.extend(slots);
         Ok(())
     }
 
     fn busy(&self, text: &str) -> Error {
-        let vmid = self.vm.guest.vmid;
-        self.region.guests.strike(vmid, &self.vm.uuid);
-        Error::GuestBusy(format!("VM {vmid}, {}: {text}", self.volume.volid()))
+        let vmid = self.of.vm.guest.vmid;
+        self.of.region.guests.strike(vmid, &self.of.vm.uuid);
+        Error::GuestBusy(format!("VM {vmid}, {}: {text}", self.of.volume.volid()))
     }
 
     /// Deletes the slots. An unplug takes PVE some 2.1 s, longer than it may hold a worker for us: then the config is
     /// looked at once before the task is asked, since that look is due anyway.
     async fn delete(&mut self, slots: &[Slot]) -> Result<Applied, Error> {
-        let change = Way::Delete.change(&self.digest, slots);
-        let flight = match change::begin(self.region, &self.vm.at(), &change, self.deadline).await?
-        {
-            Begun::Ended(applied) => return Ok(applied),
-            Begun::Running(flight) => flight,
+        let flight = match self.of.begin(Way::Delete.change(slots)).await? {
+            Ok(applied) => return Ok(applied),
+            Err(flight) => flight,
         };
         sleep_until(flight.begun + UNPLUG_TIME).await;
-        self.look_again().await?;
-        if self.picture.holding(&self.volume.volid()).is_empty() {
+        self.of.look_again().await?;
+        if self.of.picture.holding(&self.of.volume.volid()).is_empty() {
             return Ok(Applied::Done);
         }
-        flight.end(self.region, self.deadline).await
-    }
-
-    /// The config changed since it was read.
-    async fn stale(&mut self) -> Result<(), Error> {
-        self.stale += 1;
-        if self.stale > STALE {
-            return Err(Error::Changed(format!("VM {}", self.vm.guest.vmid)));
-        }
-        sleep(jitter(self.stale, &self.digest)).await;
-        self.look_again().await
+        flight.end(self.of.region, self.of.deadline).await
     }
 }

@@ -104,7 +104,7 @@ fn every() -> Vec<Error> {
         VmRefusal::Template,
         VmRefusal::Owner,
         VmRefusal::Duplicate,
-        VmRefusal::Container,
+        VmRefusal::PveNode,
     ] {
         all.push(Error::VmRefused {
             why,

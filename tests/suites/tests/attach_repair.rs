@@ -388,18 +388,3 @@ async fn a_silent_qemu_is_asked_again_and_never_taken_for_an_answer() {
     assert!(truth.holders(&volume).is_empty());
     assert_eq!(truth.violations(), NONE);
 }
-
-/// Deleted from the config, still in QEMU: it may be the disk that is to go.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_only_qemu_knows_keeps_unpublish_from_ending_and_its_slot_from_being_used() {
-    let world = world().await;
-    let caller = world.caller();
-    let volume = caller.create("pvc-1", SHARED, None).await.unwrap();
-    let other = caller.create("pvc-2", SHARED, None).await.unwrap();
-    caller.publish(&volume, 101).await.unwrap();
-    world.sim.with_vm(101, |vm| vm.config.remove("scsi1"));
-    let status = caller.unpublish(&volume, 101).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
-    caller.publish(&other, 101).await.unwrap();
-    assert_eq!(Truth::of(&world.sim).slots(101, &other), ["scsi2"]);
-}
