@@ -15,7 +15,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use pve_csi_controller::guests::{NoHints, NodeHints};
 use pve_csi_controller::health::{self, Health};
 use pve_csi_controller::identity::IdentityService;
 use pve_csi_controller::reload::Source;
@@ -138,15 +137,15 @@ async fn start(arguments: Arguments) -> ExitCode {
 type Configured = (Source, Arc<pve_csi_controller::Driver>);
 
 async fn configured(arguments: &Arguments, telemetry: &Telemetry) -> anyhow::Result<Configured> {
-    let hints: Arc<dyn NodeHints> = match &arguments.kubeconfig {
-        Some(path) => Arc::new(TenantNodes::of_kubeconfig(path).await?),
-        None => Arc::new(NoHints),
+    let tenant = match &arguments.kubeconfig {
+        Some(path) => Some(Arc::new(TenantNodes::of_kubeconfig(path).await?)),
+        None => None,
     };
     let source = Source {
         config: arguments.cloud_config.clone(),
         policy: arguments.policy.clone(),
         metrics: telemetry.pve.clone(),
-        hints,
+        tenant,
     };
     let driver = Arc::new(source.load()?);
     Ok((source, driver))

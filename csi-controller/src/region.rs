@@ -7,6 +7,7 @@ use pve_client::Client;
 use pve_model::{PveNode, Region, StorageId, VolumeId};
 use pve_runtime::config::{RegionPolicy, StoragePolicy};
 
+use crate::connect::Connection;
 use crate::error::{Error, Foreign};
 use crate::guests::Guests;
 use crate::inventory::Inventory;
@@ -20,6 +21,8 @@ pub struct RegionContext {
     pub name: Region,
     /// Its API.
     pub client: Client,
+    /// What the client was made of, if by the config.
+    pub(crate) connection: Option<Connection>,
     /// What the operator allows there.
     pub policy: RegionPolicy,
     /// Its guests.
@@ -49,6 +52,7 @@ impl RegionContext {
         Self {
             name,
             client,
+            connection: None,
             policy,
             inventory,
             guests: Guests::default(),
@@ -135,6 +139,23 @@ impl Driver {
                 .map(|region| (region.name.clone(), Arc::new(region)))
                 .collect(),
         }
+    }
+
+    /// The same of regions that are shared.
+    pub(crate) fn of(regions: impl IntoIterator<Item = Arc<RegionContext>>) -> Self {
+        let named = |region: Arc<RegionContext>| (region.name.clone(), region);
+        Self {
+            regions: regions.into_iter().map(named).collect(),
+        }
+    }
+
+    /// Whether the regions are the very ones that `other` has.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let pairs = self.regions.values().zip(other.regions.values());
+        self.regions.len() == other.regions.len()
+            && pairs
+                .into_iter()
+                .all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
     /// The region of that name.

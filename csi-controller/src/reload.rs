@@ -3,19 +3,22 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use pve_client::Metrics;
+use pve_model::Region;
 use pve_runtime::config::{Config, ConfigError, RegionConfig};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect;
-use crate::guests::{Guests, NodeHints};
+use crate::connect::Connection;
+use crate::guests::{Guests, NoHints, NodeHints};
 use crate::inventory::Inventory;
 use crate::region::{Driver, RegionContext};
+use crate::tenant::TenantNodes;
 
-/// How often the files are looked at. The kubelet takes up to a minute to bring a changed Secret into a pod.
+/// How often the files are read: the config, and what it names. The kubelet takes up to a minute to bring a changed
+/// Secret into a pod.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Where the config is and what regions are built with.
@@ -27,8 +30,8 @@ pub struct Source {
     pub policy: Option<PathBuf>,
     /// Numbers of all clients.
     pub metrics: Metrics,
-    /// What the tenant says about its Nodes.
-    pub hints: Arc<dyn NodeHints>,
+    /// What the tenant says about its Nodes, if it is asked.
+    pub tenant: Option<Arc<TenantNodes>>,
 }
 
 /// A config that can't be used.
@@ -47,39 +50,62 @@ pub enum ReloadError {
     },
 }
 
-/// When each file was last changed; a file that is not there has no time.
-type Stamp = [Option<SystemTime>; 2];
-
 impl Source {
     /// Reads the config and makes the regions of it. Nothing is sent to PVE.
     pub fn load(&self) -> Result<Driver, ReloadError> {
         self.load_after(&Driver::new([]))
     }
 
-    /// The same for regions that are at work: the locks on their VMs last.
+    /// The same for regions that are at work: one that has not changed stays as it is, and the locks on the VMs of the
+    /// others last.
     fn load_after(&self, before: &Driver) -> Result<Driver, ReloadError> {
         let config = self.read()?;
-        let regions: Result<Vec<RegionContext>, ReloadError> = config
+        let regions: Result<Vec<Arc<RegionContext>>, ReloadError> = config
             .regions
             .into_iter()
-            .map(|(name, region)| {
-                log_effective(name.as_str(), &region);
-                let client = connect::client(&region, self.metrics.clone()).map_err(|source| {
-                    ReloadError::Client {
-                        region: name.to_string(),
-                        source,
-                    }
-                })?;
-                let inventory = Inventory::new(client.clone(), &region.policy);
-                let guests = before.region(&name).map_or_else(
-                    || Guests::new(Arc::clone(&self.hints)),
-                    |region| region.guests.clone(),
-                );
-                let context = RegionContext::new(name, client, region.policy, inventory);
-                Ok(context.with_guests(guests))
-            })
+            .map(|(name, region)| self.region(name, region, before))
             .collect();
-        Ok(Driver::new(regions?))
+        Ok(Driver::of(regions?))
+    }
+
+    fn region(
+        &self,
+        name: Region,
+        region: RegionConfig,
+        before: &Driver,
+    ) -> Result<Arc<RegionContext>, ReloadError> {
+        let before = before.region(&name);
+        let connected = before
+            .as_ref()
+            .and_then(|before| before.connection.as_ref());
+        let connection = Connection::new(&region, connected, &self.metrics).map_err(|source| {
+            ReloadError::Client {
+                region: name.to_string(),
+                source,
+            }
+        })?;
+        if let Some(before) = &before
+            && before.policy == region.policy
+            && connected.is_some_and(|before| before.is(&connection))
+        {
+            return Ok(Arc::clone(before));
+        }
+        log_effective(name.as_str(), &region);
+        let client = connection.client.clone();
+        let inventory = Inventory::new(client.clone(), &region.policy);
+        let guests =
+            before.map_or_else(|| Guests::new(self.hints()), |before| before.guests.clone());
+        let mut context =
+            RegionContext::new(name, client, region.policy, inventory).with_guests(guests);
+        context.connection = Some(connection);
+        Ok(Arc::new(context))
+    }
+
+    fn hints(&self) -> Arc<dyn NodeHints> {
+        match &self.tenant {
+            Some(tenant) => Arc::clone(tenant) as Arc<dyn NodeHints>,
+            None => Arc::new(NoHints),
+        }
     }
 
     /// Reads and checks the config only.
@@ -89,39 +115,43 @@ impl Source {
 
     /// Follows the files until `stop`. A config that is refused changes nothing and is logged once.
     pub async fn follow(self, driver: watch::Sender<Arc<Driver>>, stop: CancellationToken) {
-        let mut seen = self.stamp().await;
+        let mut complaint = None;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(PERIOD) => {}
             }
-            let now = self.stamp().await;
-            if now == seen {
-                continue;
-            }
-            seen = now;
+            self.follow_tenant().await;
             let before = Arc::clone(&driver.borrow());
             match self.load_after(&before) {
                 Ok(new) => {
-                    tracing::info!("the config has changed and is in force");
-                    driver.send_replace(Arc::new(new));
+                    complaint = None;
+                    if !new.is(&before) {
+                        tracing::info!("the config has changed and is in force");
+                        driver.send_replace(Arc::new(new));
+                    }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the changed config is refused, the former stays in force");
+                    let error = error.to_string();
+                    if complaint.as_ref() != Some(&error) {
+                        tracing::error!(%error, "the changed config is refused, the former stays in force");
+                        complaint = Some(error);
+                    }
                 }
             }
         }
     }
 
-    async fn stamp(&self) -> Stamp {
-        let beside = self.config.with_file_name("policy.yaml");
-        let policy = self.policy.as_ref().unwrap_or(&beside);
-        [changed(&self.config).await, changed(policy).await]
+    async fn follow_tenant(&self) {
+        let Some(tenant) = &self.tenant else { return };
+        match tenant.reload().await {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("the kubeconfig has changed and is in force"),
+            Err(error) => {
+                tracing::error!(%error, "the changed kubeconfig is refused, the former stays in force");
+            }
+        }
     }
-}
-
-async fn changed(path: &PathBuf) -> Option<SystemTime> {
-    tokio::fs::metadata(path).await.ok()?.modified().ok()
 }
 
 /// What is in force, without secrets.
@@ -133,8 +163,8 @@ fn log_effective(name: &str, region: &RegionConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guests::NoHints;
     use prometheus_client::registry::Registry;
+    use std::time::SystemTime;
 
     fn config(pool: &str) -> String {
         format!(
@@ -167,7 +197,7 @@ mod tests {
             config: path.clone(),
             policy: None,
             metrics: Metrics::register(&mut Registry::default()),
-            hints: Arc::new(NoHints),
+            tenant: None,
         };
         let (sender, driver) = watch::channel(Arc::new(source.load().unwrap()));
         let stop = CancellationToken::new();
@@ -181,5 +211,40 @@ mod tests {
         assert_eq!(pool(&driver), "second");
         stop.cancel();
         following.await.unwrap();
+    }
+
+    #[test]
+    fn only_what_changed_is_made_anew_and_a_file_that_the_config_names_counts() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        let secret = folder.path().join("secret");
+        let text = |pool: &str| config(pool).replace("secret: c", "secretFile: secret");
+        std::fs::write(&path, text("first")).unwrap();
+        std::fs::write(&secret, "c").unwrap();
+        let source = Source {
+            config: path.clone(),
+            policy: None,
+            metrics: Metrics::register(&mut Registry::default()),
+            tenant: None,
+        };
+        let first = source.load().unwrap();
+        let same = source.load_after(&first).unwrap();
+        assert!(same.is(&first));
+        std::fs::write(&secret, "another").unwrap();
+        let rotated = source.load_after(&first).unwrap();
+        assert!(!rotated.is(&first));
+        let region = |driver: &Driver| Arc::clone(driver.regions().next().unwrap());
+        let client = |driver: &Driver| region(driver).client.clone();
+        assert!(!client(&rotated).is(&client(&first)));
+        std::fs::write(&path, text("second")).unwrap();
+        let moved = source.load_after(&rotated).unwrap();
+        assert_eq!(region(&moved).policy.pool.as_str(), "second");
+        assert!(
+            client(&moved).is(&client(&rotated)),
+            "nothing of it changed"
+        );
+        std::fs::remove_file(&secret).unwrap();
+        assert!(source.load_after(&moved).is_err());
     }
 }

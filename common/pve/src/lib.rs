@@ -42,7 +42,6 @@ pub use cluster::{
 pub use config::{ClientConfig, Endpoint, Limits, Timeouts, Token, TokenSource, Trust};
 pub use drive::{Drive, ParseDriveError};
 pub use error::{ApiError, ConfigError, Effect, ErrorKind};
-pub use limit::HotplugPermit;
 pub use metrics::Metrics;
 pub use pending::{PendingRow, VmPending};
 pub use qemu::{ConfigChange, VmConfig, VmRef, VmStatus};
@@ -53,7 +52,7 @@ pub use wire::Listing;
 
 use auth::Authorize;
 use failover::Failover;
-use limit::{Limit, PerHost};
+use limit::{Limit, Shared};
 use request::ApiRequest;
 use retry::Retry;
 use transport::{Bottom, Deadline, Exchange, Transport};
@@ -70,7 +69,6 @@ pub struct Client {
 #[derive(Debug)]
 struct Inner {
     stack: Stack,
-    hotplug: PerHost,
     timeouts: Timeouts,
     metrics: Metrics,
 }
@@ -78,6 +76,22 @@ struct Inner {
 impl Client {
     /// A client of these endpoints. The token is read; nothing is sent yet.
     pub fn new(config: ClientConfig, metrics: Metrics) -> Result<Self, ConfigError> {
+        let limits = Shared::new(config.limits)?;
+        Self::over_https(config, metrics, limits)
+    }
+
+    /// A client in the place of this one, whose requests may still be under way: both together stay within the limits of
+    /// the first. Nothing else is taken over.
+    pub fn successor(&self, config: ClientConfig) -> Result<Self, ConfigError> {
+        let metrics = self.inner.metrics.clone();
+        Self::over_https(config, metrics, self.inner.stack.shared())
+    }
+
+    fn over_https(
+        config: ClientConfig,
+        metrics: Metrics,
+        limits: Arc<Shared>,
+    ) -> Result<Self, ConfigError> {
         let timeouts = config.timeouts;
         let bottom = |(index, endpoint)| https::bottom(index, endpoint, &timeouts);
         let bottoms = config
@@ -86,7 +100,7 @@ impl Client {
             .enumerate()
             .map(bottom)
             .collect::<Result<_, _>>()?;
-        Self::with_bottoms(config, metrics, bottoms)
+        Self::assemble(config, metrics, bottoms, limits)
     }
 
     /// A client over other transports than HTTP, one for each endpoint: for tests.
@@ -94,6 +108,16 @@ impl Client {
         config: ClientConfig,
         metrics: Metrics,
         bottoms: Vec<Bottom>,
+    ) -> Result<Self, ConfigError> {
+        let limits = Shared::new(config.limits)?;
+        Self::assemble(config, metrics, bottoms, limits)
+    }
+
+    fn assemble(
+        config: ClientConfig,
+        metrics: Metrics,
+        bottoms: Vec<Bottom>,
+        limits: Arc<Shared>,
     ) -> Result<Self, ConfigError> {
         let timeouts = config.timeouts;
         let mut endpoints = Vec::new();
@@ -107,30 +131,19 @@ impl Client {
         let failover = Failover::new(endpoints);
         let authorize = Authorize::new(failover, config.token)?;
         let retry = Retry::new(authorize, timeouts.retry_window, metrics.clone());
-        let stack = Limit::new(retry, config.limits)?;
+        let stack = Limit::new(retry, limits);
         Ok(Self {
             inner: Arc::new(Inner {
                 stack,
-                hotplug: PerHost::new(1),
                 timeouts,
                 metrics,
             }),
         })
     }
 
-    /// The right to hotplug or hot-unplug on a PVE node: one at a time per client, as each holds one of PVE's workers
-    /// for seconds. Asks PVE nothing; [`ErrorKind::Throttled`] at the deadline.
-    pub async fn hotplug_permit(
-        &self,
-        host: &PveNode,
-        deadline: Instant,
-    ) -> Result<HotplugPermit, ApiError> {
-        let permit = self.inner.hotplug.acquire(host, deadline).await;
-        let busy = || {
-            let text = "another hotplug on the host took too long";
-            ApiError::new(&qemu::UPDATE, ErrorKind::Throttled, Effect::None, text)
-        };
-        permit.map(HotplugPermit::new).ok_or_else(busy)
+    /// Whether both are clones of one client.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     fn metrics(&self) -> &Metrics {

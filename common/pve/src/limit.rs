@@ -20,39 +20,54 @@ use crate::transport::{Cause, Exchange, Phase, Reply, TransportError};
 #[derive(Debug)]
 pub(crate) struct Limit<S> {
     inner: S,
+    shared: Arc<Shared>,
+}
+
+/// What clients of the same PVE cluster have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
     bucket: Bucket,
     mutating: PerHost,
     queue: Duration,
 }
 
-impl<S> Limit<S> {
-    pub(crate) fn new(inner: S, limits: Limits) -> Result<Self, ConfigError> {
+impl Shared {
+    pub(crate) fn new(limits: Limits) -> Result<Arc<Self>, ConfigError> {
         if limits.mutating_per_host == 0 {
             return Err(ConfigError::ZeroLimit("mutating_per_host"));
         }
-        Ok(Self {
-            inner,
+        Ok(Arc::new(Self {
             bucket: Bucket::new(limits.rate, limits.burst)?,
             mutating: PerHost::new(limits.mutating_per_host),
             queue: limits.queue,
-        })
+        }))
+    }
+}
+
+impl<S> Limit<S> {
+    pub(crate) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Self { inner, shared }
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 }
 
 impl<S: Exchange> Exchange for Limit<S> {
     async fn send(&self, request: &ApiRequest) -> Result<Reply, TransportError> {
-        let deadline = Instant::now() + self.queue;
+        let deadline = Instant::now() + self.shared.queue;
         let too_long = |what: &str| {
             TransportError::new(Phase::NotSent, Cause::Queue, format!("{what} is full"))
         };
         let _permit = match request.host() {
             Some(host) if request.spec.class != OpClass::Read => {
-                let permit = self.mutating.acquire(host, deadline).await;
+                let permit = self.shared.mutating.acquire(host, deadline).await;
                 Some(permit.ok_or_else(|| too_long("the queue of writes to the host"))?)
             }
             _ => None,
         };
-        let turn = self.bucket.reserve(deadline);
+        let turn = self.shared.bucket.reserve(deadline);
         sleep_until(turn.ok_or_else(|| too_long("the request rate"))?).await;
         self.inner.send(request).await
     }
@@ -127,18 +142,6 @@ impl PerHost {
     }
 }
 
-/// The right to hotplug on one PVE node, given back when it is dropped.
-#[derive(Debug)]
-pub struct HotplugPermit {
-    _permit: OwnedSemaphorePermit,
-}
-
-impl HotplugPermit {
-    pub(crate) fn new(permit: OwnedSemaphorePermit) -> Self {
-        Self { _permit: permit }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +149,7 @@ mod tests {
     use futures_util::future::join_all;
 
     fn limit(script: &Script, limits: Limits) -> Limit<Script> {
-        Limit::new(script.clone(), limits).unwrap()
+        Limit::new(script.clone(), Shared::new(limits).unwrap())
     }
 
     #[tokio::test(start_paused = true)]
@@ -158,6 +161,18 @@ mod tests {
         let writes = [on("pve1"), on("pve1"), on("pve1"), on("pve1"), on("pve2")];
         let answers = join_all(writes.iter().map(|request| limit.send(request))).await;
         assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(begin.elapsed().as_secs(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_successor_adds_nothing_to_what_is_in_flight() {
+        let script = Script::new([ok()]).taking(Duration::from_secs(1));
+        let first = limit(&script, Limits::default());
+        let second = Limit::new(script.clone(), first.shared());
+        let begin = Instant::now();
+        let write = request_on(&ONCE, "pve1");
+        let answers = join_all([&first, &first, &second, &second].map(|limit| limit.send(&write)));
+        assert!(answers.await.iter().all(Result::is_ok));
         assert_eq!(begin.elapsed().as_secs(), 2);
     }
 
@@ -209,6 +224,6 @@ mod tests {
             took >= Duration::from_secs(1) && took < Duration::from_millis(1100),
             "{took:?}"
         );
-        assert!(Limit::new(script, Limits { rate: 0, ..limits }).is_err());
+        assert!(Shared::new(Limits { rate: 0, ..limits }).is_err());
     }
 }

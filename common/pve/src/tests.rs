@@ -111,22 +111,6 @@ async fn an_endpoint_that_says_nothing_is_given_up_after_the_time_out() {
     drop(held);
 }
 
-#[tokio::test(start_paused = true)]
-async fn one_hotplug_a_host_and_a_wait_that_ends() {
-    let (client, _handles) = mocked(&["https://pve1"]);
-    let (pve1, pve2) = ("pve1".parse().unwrap(), "pve2".parse().unwrap());
-    let deadline = || Instant::now() + Duration::from_secs(5);
-    let held = client.hotplug_permit(&pve1, deadline()).await.unwrap();
-    client.hotplug_permit(&pve2, deadline()).await.unwrap();
-    let error = client.hotplug_permit(&pve1, deadline()).await.unwrap_err();
-    assert_eq!(
-        (error.kind, error.effect),
-        (ErrorKind::Throttled, Effect::None)
-    );
-    drop(held);
-    client.hotplug_permit(&pve1, deadline()).await.unwrap();
-}
-
 #[test]
 fn every_endpoint_has_a_name_a_class_that_fits_and_its_privileges() {
     let names: BTreeSet<_> = endpoints().map(|spec| spec.name).collect();

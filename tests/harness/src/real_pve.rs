@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pve_client::{Client, Metrics, VmRef};
-use pve_csi_controller::connect;
+use pve_csi_controller::connect::Connection;
 use pve_model::VmId;
 use pve_runtime::config::Config;
 use tempfile::TempDir;
@@ -58,10 +58,8 @@ impl Target {
         let config = Config::load(config, None)?;
         let wanted = VmId::try_from(vmid)?;
         for (region, settings) in &config.regions {
-            let client = connect::client(
-                settings,
-                Metrics::register(&mut prometheus_client::registry::Registry::default()),
-            )?;
+            let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+            let client = Connection::new(settings, None, &metrics)?.client;
             let vms = client
                 .vms()
                 .await
