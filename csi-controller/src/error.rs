@@ -200,7 +200,8 @@ impl Error {
         move |source| Self::Pve { doing, source }
     }
 
-    /// Whether PVE may have been changed, now or by an earlier call of the same RPC whose outcome was never seen.
+    /// Whether PVE may have been changed, now or by an earlier call of the same RPC whose outcome was never seen;
+    /// [`Effect::Possible`] too where this call does not know.
     pub fn effect(&self) -> Effect {
         match self {
             Self::Pve { source, .. } => source.effect,

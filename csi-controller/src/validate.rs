@@ -70,7 +70,7 @@ pub struct PublishRequest {
     pub node: NodeId,
     /// The context of the PV, read leniently.
     pub parameters: Parameters,
-    /// Whether the workload asked for read-only; the disk stays writable for the guest.
+    /// Whether the workload asked for read-only; the disk is then attached so.
     pub readonly: bool,
 }
 
