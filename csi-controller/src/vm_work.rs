@@ -29,7 +29,7 @@ pub enum Doubt {
     Reread,
     /// The next write carries the digest of the config that was read, or nothing is written.
     Digest,
-    /// It is in one of these slots, which were deleted just now.
+    /// It is in one of these slots, which were deleted just now; the slots of others are not used any more.
     Freed(BTreeSet<Slot>),
 }
 
@@ -119,7 +119,12 @@ impl<'a> VmWork<'a> {
                     orphans = self.unexplained(&devices);
                 }
                 Doubt::Digest => self.doubtful.extend(&orphans),
-                Doubt::Freed(freed) => orphans.retain(|slot| freed.contains(slot)),
+                Doubt::Freed(freed) => {
+                    let known = self.memory().orphans;
+                    let others = orphans.difference(freed).filter(|s| !known.contains(s));
+                    self.poison(others.copied());
+                    orphans.retain(|slot| freed.contains(slot));
+                }
                 Doubt::Reread => {}
             }
             self.region.guests.orphaned(vmid, uuid, orphans);
