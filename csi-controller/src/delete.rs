@@ -1,8 +1,9 @@
 //! DeleteVolume: prove that nobody uses the disk, free it, prove that it is gone.
 //!
-//! **Guarantees:** nothing is freed while any VM of the pool has the volume in its config, now, pending or in a
+//! **Guarantees:** nothing is freed while any VM in sight has the volume in its config, now, pending or in a
 //! snapshot, or while one that could have it can't be read. Success means that PVE was seen not to have the disk.
-//! **Assumptions:** no VM outside the pool uses the tenant's disks; PVE asks nobody before it frees one.
+//! **Assumptions:** no VM has the tenant's disks that the token can't see and that this process has never seen in the pool;
+//! PVE asks nobody before it frees one.
 //! **Requests:** list of guests, one per worker, removal, look; two and more per worker that has snapshots.
 
 use pve_client::{ErrorKind, HostState, VmEntry};
