@@ -28,6 +28,9 @@ fn fault(world: &World, (method, path): (&str, &str), nth: u32, times: u32, effe
     });
 }
 
+/// What is tried, what happens to the world, and what Delete answers.
+type Row = (&'static str, fn(&World), Code);
+
 /// The token sees the VM whatever pool it is in.
 fn show(world: &World, vmid: u32) {
     world.sim.edit(|state| {
@@ -58,7 +61,7 @@ fn lose(world: &World, privilege: &str) {
 /// A list without workers is no proof that there are none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_shows_no_pool_or_nothing_at_all_keeps_its_disk() {
-    let rows: [(&str, fn(&World), Code); 4] = [
+    let rows: [Row; 4] = [
         (
             "without Pool.Audit",
             |world| lose(world, "Pool.Audit"),
@@ -345,7 +348,7 @@ async fn a_change_that_waits_behind_a_lost_answer_is_taken_back_or_told_of() {
             vm.config.insert("lock".to_owned(), "backup".to_owned())
         });
     };
-    let (status, _) = tokio::join!(caller.publish(&volume, 101), backup);
+    let (status, ()) = tokio::join!(caller.publish(&volume, 101), backup);
     status.unwrap_err();
     let log = world.controller_log();
     let told = log.lines().any(|line| {
