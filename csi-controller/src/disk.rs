@@ -109,7 +109,7 @@ pub async fn remove(region: &RegionContext, volume: &VolumeId) -> Result<(), Err
             }),
         },
         // A removal that failed because an earlier one had just succeeded is no failure.
-        Err(error @ Error::StorageBusy(_)) => match look_closely(region, volume).await {
+        Err(error) if of_the_work(&error) => match look_closely(region, volume).await {
             Ok(Presence::Absent) => Ok(()),
             Ok(Presence::Present(_)) | Err(_) => Err(error),
         },
@@ -137,15 +137,24 @@ async fn finished(region: &RegionContext, upid: &pve_client::Upid) -> Result<(),
         .map_err(Error::pve("waiting for the removal of a disk"))?;
     match outcome {
         TaskOutcome::Ok | TaskOutcome::Warnings(_) => Ok(()),
-        TaskOutcome::Failed(text) => Err(Error::StorageBusy(text)),
+        TaskOutcome::Failed(text) => Err(removal_error(ApiError::of_task(&text))),
         TaskOutcome::Unknown => Err(Error::StillRunning("removal, outcome unknown".to_owned())),
         TaskOutcome::StillRunning => Err(Error::StillRunning("removal".to_owned())),
     }
 }
 
+/// Whether the removal was begun and failed, so that the disk decides.
+fn of_the_work(error: &Error) -> bool {
+    match error {
+        Error::StorageBusy(_) => true,
+        Error::Pve { source, .. } => source.kind == ErrorKind::TaskFailed,
+        _ => false,
+    }
+}
+
 fn removal_error(source: ApiError) -> Error {
     match source.kind {
-        ErrorKind::Busy | ErrorKind::TaskFailed => Error::StorageBusy(source.to_string()),
+        ErrorKind::Busy => Error::StorageBusy(source.to_string()),
         _ => Error::Pve {
             doing: "removing a disk",
             source,

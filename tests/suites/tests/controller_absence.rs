@@ -5,7 +5,7 @@
 use csi_proto::csi::v1::GetCapacityRequest;
 use harness::truth::Truth;
 use harness::world::{FILES, REGION, THIN, World, tenant};
-use pve_sim::{RequestEffect, RequestFault};
+use pve_sim::{RequestEffect, RequestFault, TaskEffect, TaskFault};
 use serde_json::json;
 use tonic::{Code, Status};
 
@@ -159,4 +159,43 @@ async fn a_quota_that_can_not_be_counted_is_not_unused() {
     grant(true);
     let caller = world.caller();
     caller.create("pvc-a", THIN, Some("pve1")).await.unwrap();
+}
+
+/// A sentence for each cause: only what passes by itself is called busy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_removal_is_told_by_what_pve_said() {
+    let world = world().await;
+    let caller = world.caller();
+    let volume = caller.create("pvc-a", FILES, Some("pve1")).await.unwrap();
+    for (text, code, words) in [
+        (
+            "cannot destroy 'tank/vm-9999-pvc-a': dataset is busy",
+            Code::Unavailable,
+            "the storage is busy",
+        ),
+        (
+            "base volume 'files:9999/vm-9999-pvc-a.raw' is still in use by linked clones",
+            Code::Internal,
+            "ask its operator",
+        ),
+        (
+            "403 Permission check failed (/storage/files, Datastore.Allocate)",
+            Code::Internal,
+            "refuses this driver's token",
+        ),
+    ] {
+        world.sim.add_task_fault(TaskFault {
+            task: "imgdel".to_owned(),
+            id: None,
+            nth: 1,
+            times: 1,
+            effect: TaskEffect::Fail {
+                text: text.to_owned(),
+            },
+        });
+        let refused = caller.delete(&volume).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{text}: {refused:?}");
+        assert!(refused.message().contains(words), "{text}: {refused:?}");
+    }
+    caller.delete(&volume).await.unwrap();
 }
