@@ -23,6 +23,7 @@ pub mod placement;
 pub mod publish;
 pub mod quota;
 pub mod refusal;
+pub mod refusals;
 pub mod region;
 pub mod reload;
 pub mod scope;

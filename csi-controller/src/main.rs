@@ -17,6 +17,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use pve_csi_controller::health::{self, Health};
 use pve_csi_controller::identity::IdentityService;
+use pve_csi_controller::refusals::Refusals;
 use pve_csi_controller::reload::Source;
 use pve_csi_controller::service::ControllerService;
 use pve_csi_controller::tenant::TenantNodes;
@@ -79,6 +80,7 @@ struct Telemetry {
     rpc: RpcLayer,
     pve: pve_client::Metrics,
     volumes: KeyedLock<String>,
+    refusals: Refusals,
 }
 
 fn main() -> ExitCode {
@@ -167,7 +169,8 @@ async fn run(
     let (_active, active) = watch::channel(true);
     let work = Work::new(stop.clone());
     let identity = IdentityService::new(arguments.driver_name, active);
-    let controller = ControllerService::new(driver.clone(), work.clone(), telemetry.volumes);
+    let controller = ControllerService::new(driver.clone(), work.clone(), telemetry.volumes)
+        .counting(telemetry.refusals);
     let routes =
         Routes::new(IdentityServer::new(identity)).add_service(ControllerServer::new(controller));
     let health = Arc::new(Health::default());
@@ -230,11 +233,13 @@ impl Telemetry {
             .clone();
         let rpc = RpcLayer::new(RpcMetrics::register(metrics));
         let pve = pve_client::Metrics::register(metrics);
+        let refusals = Refusals::register(metrics);
         Self {
             registry,
             rpc,
             pve,
             volumes: KeyedLock::new(volume),
+            refusals,
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::delete;
 use crate::disk;
 use crate::error::{Error, Rpc};
 use crate::publish;
+use crate::refusals::Refusals;
 use crate::region::Driver;
 use crate::unpublish;
 use crate::validate::{self, Handle, Place};
@@ -46,6 +47,7 @@ pub struct ControllerService {
     work: Work,
     locks: KeyedLock<String>,
     memory: Memory,
+    refusals: Refusals,
 }
 
 impl ControllerService {
@@ -56,7 +58,20 @@ impl ControllerService {
             work,
             locks,
             memory: Memory::default(),
+            refusals: Refusals::default(),
         }
+    }
+
+    /// The same with refusals counted there.
+    #[must_use]
+    pub fn counting(mut self, refusals: Refusals) -> Self {
+        self.refusals = refusals;
+        self
+    }
+
+    fn refuse(&self, error: Error, rpc: Rpc) -> Status {
+        self.refusals.count(&error);
+        error.into_status(rpc)
     }
 
     fn driver(&self) -> Arc<Driver> {
@@ -245,7 +260,7 @@ impl Controller for ControllerService {
         let answer = self.create(request.get_ref()).await;
         answer
             .map(Response::new)
-            .map_err(|error| error.into_status(Rpc::CreateVolume))
+            .map_err(|error| self.refuse(error, Rpc::CreateVolume))
     }
 
     async fn delete_volume(
@@ -255,7 +270,7 @@ impl Controller for ControllerService {
         let answer = self.delete(request.get_ref()).await;
         answer
             .map(|()| Response::new(DeleteVolumeResponse {}))
-            .map_err(|error| error.into_status(Rpc::DeleteVolume))
+            .map_err(|error| self.refuse(error, Rpc::DeleteVolume))
     }
 
     async fn controller_publish_volume(
@@ -267,7 +282,7 @@ impl Controller for ControllerService {
             .map(|publish_context| {
                 Response::new(ControllerPublishVolumeResponse { publish_context })
             })
-            .map_err(|error| error.into_status(Rpc::ControllerPublishVolume))
+            .map_err(|error| self.refuse(error, Rpc::ControllerPublishVolume))
     }
 
     async fn controller_unpublish_volume(
@@ -277,7 +292,7 @@ impl Controller for ControllerService {
         let answer = self.unpublish(request.get_ref()).await;
         answer
             .map(|()| Response::new(ControllerUnpublishVolumeResponse {}))
-            .map_err(|error| error.into_status(Rpc::ControllerUnpublishVolume))
+            .map_err(|error| self.refuse(error, Rpc::ControllerUnpublishVolume))
     }
 
     async fn validate_volume_capabilities(
@@ -287,7 +302,7 @@ impl Controller for ControllerService {
         let answer = self.confirm(request.get_ref()).await;
         answer
             .map(Response::new)
-            .map_err(|error| error.into_status(Rpc::ValidateVolumeCapabilities))
+            .map_err(|error| self.refuse(error, Rpc::ValidateVolumeCapabilities))
     }
 
     async fn get_capacity(
@@ -297,7 +312,7 @@ impl Controller for ControllerService {
         let answer = self.capacity(request.get_ref()).await;
         answer
             .map(Response::new)
-            .map_err(|error| error.into_status(Rpc::GetCapacity))
+            .map_err(|error| self.refuse(error, Rpc::GetCapacity))
     }
 
     async fn controller_get_capabilities(
