@@ -61,25 +61,13 @@ pub async fn prove_unlisted(
     visible: Option<VmId>,
 ) -> Result<(), Error> {
     let doing = "asking PVE whether the VM still exists";
-    let asked = match vmid {
-        Some(vmid) => Some(
-            region
-                .client
-                .vmid_state(vmid)
-                .await
-                .map_err(Error::pve(doing))?,
-        ),
-        None => None,
-    };
-    let control = match (asked, visible) {
-        (Some(VmidState::Free), Some(visible)) => Some(
-            region
-                .client
-                .vmid_state(visible)
-                .await
-                .map_err(Error::pve(doing))?,
-        ),
-        _ => None,
+    let (asked, control) = match vmid {
+        Some(vmid) => {
+            let states = region.client.vmid_states(vmid, visible).await;
+            let (asked, control) = states.map_err(Error::pve(doing))?;
+            (Some(asked), control)
+        }
+        None => (None, None),
     };
     let evidence = Evidence {
         listed: Listed::Nobody,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pve_model::{Bytes, PoolId, PveNode, StorageId, VmId};
 
 use crate::Client;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, Effect, ErrorKind};
 use crate::request::{ApiRequest, OpClass, Spec};
 use crate::wire::{self, Fields, Listing};
 
@@ -194,6 +194,33 @@ impl Client {
             Err(error) => Err(error),
         }
     }
+
+    /// As [`Client::vmid_state`], and if `id` is free, what the same endpoint says of `control`: one that has an
+    /// incomplete list of guests calls everything free.
+    pub async fn vmid_states(
+        &self,
+        id: VmId,
+        control: Option<VmId>,
+    ) -> Result<(VmidState, Option<VmidState>), ApiError> {
+        for _ in 0..2 {
+            let before = self.moves();
+            let state = self.vmid_state(id).await?;
+            let (VmidState::Free, Some(control)) = (state, control) else {
+                return Ok((state, None));
+            };
+            let said = self.vmid_state(control).await?;
+            if self.moves() == before {
+                return Ok((state, Some(said)));
+            }
+        }
+        let text = "the endpoint changed between two questions";
+        Err(ApiError::new(
+            &NEXTID,
+            ErrorKind::Unreachable,
+            Effect::None,
+            text,
+        ))
+    }
 }
 
 fn vm_entry(fields: Fields<'_>) -> Option<VmEntry> {
@@ -248,8 +275,13 @@ fn node_entry(fields: Fields<'_>) -> Option<NodeEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{client, reply};
+    use crate::metrics::Metrics;
+    use crate::testing::{client, config, reply};
+    use crate::transport::{Bottom, Cause, Phase, TransportError};
     use serde_json::{Value, json};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tower::{BoxError, service_fn};
 
     #[test]
     fn a_guest_of_a_host_that_just_started_is_neither_stopped_nor_lost() {
@@ -315,6 +347,53 @@ mod tests {
                 at(status, body).vmid_state(id).await.is_err(),
                 "{status} {body}"
             );
+        }
+    }
+
+    /// An endpoint that answers `answers` times as one with this list of guests would, and then no more.
+    fn endpoint(taken: &'static [&'static str], answers: usize) -> Bottom {
+        let left = Arc::new(AtomicUsize::new(answers));
+        Bottom::new(service_fn(move |request: http::Request<bytes::Bytes>| {
+            let vmid = request.uri().query().unwrap().replace("vmid=", "");
+            let alive = left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                    left.checked_sub(1)
+                })
+                .is_ok();
+            let answer = if !alive {
+                Err(TransportError::new(Phase::NotSent, Cause::Connect, "down"))
+            } else if taken.contains(&vmid.as_str()) {
+                let body = r#"{"errors":{"vmid":"VM already exists"},"data":null}"#;
+                Ok(reply(400, "Parameter verification failed.", body))
+            } else {
+                Ok(reply(200, "OK", &format!(r#"{{"data":"{vmid}"}}"#)))
+            };
+            async move { answer.map_err(BoxError::from) }
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_control_question_is_answered_by_whoever_called_the_vmid_free() {
+        let ids: (VmId, VmId) = ("100".parse().unwrap(), "101".parse().unwrap());
+        for (sentence, endpoints, expected) in [
+            (
+                "one that sees all",
+                [endpoint(&["101"], 9), endpoint(&[], 9)],
+                (VmidState::Free, Some(VmidState::Taken)),
+            ),
+            (
+                "one that sees nothing and dies, then one that sees all",
+                [endpoint(&[], 1), endpoint(&["100", "101"], 9)],
+                (VmidState::Taken, None),
+            ),
+        ] {
+            let client = Client::with_bottoms(
+                config(&["https://pve1:8006", "https://pve2:8006"]),
+                Metrics::default(),
+                endpoints.into(),
+            );
+            let said = client.unwrap().vmid_states(ids.0, Some(ids.1)).await;
+            assert_eq!(said, Ok(expected), "{sentence}");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! tried once, not once per request. An answer, 595 included, ends the search: 595 means that the *host behind* the
 //! endpoint is down.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::request::{ApiRequest, OpClass};
@@ -15,6 +16,7 @@ use crate::transport::{Cause, Exchange, Phase, Reply, TransportError};
 pub(crate) struct Failover<S> {
     endpoints: Vec<S>,
     current: AtomicUsize,
+    moves: Arc<AtomicUsize>,
 }
 
 impl<S> Failover<S> {
@@ -22,11 +24,19 @@ impl<S> Failover<S> {
         Self {
             endpoints,
             current: AtomicUsize::new(0),
+            moves: Arc::default(),
         }
+    }
+
+    /// How often an endpoint was left. Two requests between which the number did not change had the same endpoint.
+    pub(crate) fn moves(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.moves)
     }
 
     /// Moves on from an endpoint that failed, unless somebody did so already.
     fn leave(&self, from: usize, to: usize) {
+        // Before the move, so that nobody can be answered by the next endpoint and not see it.
+        self.moves.fetch_add(1, Ordering::AcqRel);
         // A lost race means that another request moved it first, which is as good.
         let moved = self
             .current

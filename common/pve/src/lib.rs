@@ -31,6 +31,7 @@ pub mod transport;
 pub mod wire;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pve_model::PveNode;
 use serde_json::Value;
@@ -69,6 +70,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Inner {
     stack: Stack,
+    moves: Arc<AtomicUsize>,
     timeouts: Timeouts,
     metrics: Metrics,
 }
@@ -129,12 +131,14 @@ impl Client {
             return Err(ConfigError::NoEndpoint);
         }
         let failover = Failover::new(endpoints);
+        let moves = failover.moves();
         let authorize = Authorize::new(failover, config.token)?;
         let retry = Retry::new(authorize, timeouts.retry_window, metrics.clone());
         let stack = Limit::new(retry, limits);
         Ok(Self {
             inner: Arc::new(Inner {
                 stack,
+                moves,
                 timeouts,
                 metrics,
             }),
@@ -144,6 +148,11 @@ impl Client {
     /// Whether both are clones of one client.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// How often an endpoint was left for another one.
+    fn moves(&self) -> usize {
+        self.inner.moves.load(Ordering::Acquire)
     }
 
     fn metrics(&self) -> &Metrics {

@@ -64,11 +64,6 @@ impl VmPending {
         })
     }
 
-    /// All options by name, without the digest.
-    pub fn rows(&self) -> &BTreeMap<String, PendingRow> {
-        &self.rows
-    }
-
     /// An option's value in force.
     pub fn current(&self, key: &str) -> Option<&str> {
         self.rows.get(key)?.value.as_deref()
