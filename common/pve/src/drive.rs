@@ -109,11 +109,6 @@ impl Drive {
     pub fn size(&self) -> Option<Bytes> {
         parse_size(self.get("size")?)
     }
-
-    /// Whether it is a CD-ROM drive (installation image, cloud-init), which never holds a CSI volume.
-    pub fn is_cdrom(&self) -> bool {
-        self.get("media") == Some("cdrom")
-    }
 }
 
 /// PVE's `disk-size`: digits, an optional fraction, an optional unit.
@@ -235,10 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn cdrom_and_file_key_are_understood() {
-        assert!(drive("none,media=cdrom").is_cdrom());
-        assert!(drive("local:100/vm-100-cloudinit.qcow2,media=cdrom").is_cdrom());
-        assert!(!drive("local:100/vm-100-disk-0.raw").is_cdrom());
+    fn the_key_of_the_volume_is_understood() {
         let keyed = drive("cache=none,file=local:9999/vm-9999-a.raw");
         assert_eq!(keyed.volid(), "local:9999/vm-9999-a.raw");
         assert_eq!(

@@ -69,11 +69,6 @@ impl VmPending {
         self.rows.get(key)?.value.as_deref()
     }
 
-    /// An option's value once nothing is pending any more.
-    pub fn after(&self, key: &str) -> Option<&str> {
-        self.rows.get(key)?.after()
-    }
-
     /// The drives in force, CD-ROMs included.
     pub fn drives_current(&self) -> &BTreeMap<Slot, Drive> {
         &self.drives_current
@@ -126,13 +121,6 @@ impl VmPending {
     /// Whether the VM is a template.
     pub fn template(&self) -> bool {
         self.current("template")
-            .and_then(wire::parse_flag)
-            .unwrap_or(false)
-    }
-
-    /// Whether `protection` forbids to remove drives.
-    pub fn protection(&self) -> bool {
-        self.current("protection")
             .and_then(wire::parse_flag)
             .unwrap_or(false)
     }
@@ -222,10 +210,11 @@ mod tests {
             read.current("scsi1"),
             Some("local:9999/vm-9999-a.raw,size=1G")
         );
-        assert_eq!(read.after("scsi1"), None);
+        let after = |key: &str| read.rows.get(key).and_then(PendingRow::after);
+        assert_eq!(after("scsi1"), None);
         assert_eq!(read.current("scsi2"), None);
-        assert_eq!(read.after("scsi2"), Some("local:9999/vm-9999-b.raw"));
-        assert_eq!(read.after("scsi3"), Some("local:9999/vm-9999-d.raw"));
+        assert_eq!(after("scsi2"), Some("local:9999/vm-9999-b.raw"));
+        assert_eq!(after("scsi3"), Some("local:9999/vm-9999-d.raw"));
         assert_eq!(
             ["scsi0", "scsi1", "scsi2", "scsi3", "scsi4"].map(|k| read.has_change(k)),
             [false, true, true, true, false]
