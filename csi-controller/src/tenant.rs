@@ -325,7 +325,7 @@ mod tests {
         let nodes = TenantNodes::of_kubeconfig(&path).await.unwrap();
         let file = "    tokenFile: /etc/pve/token\n";
         std::fs::write(&path, text(&server, "", file)).unwrap();
-        let later = SystemTime::now() + Duration::from_secs(9);
+        let later = SystemTime::UNIX_EPOCH + Duration::from_secs(9);
         let opened = std::fs::File::options().write(true).open(&path).unwrap();
         opened.set_modified(later).unwrap();
         assert!(nodes.reload().await.is_err());
