@@ -21,7 +21,9 @@ const SURVEY: Duration = Duration::from_mins(1);
 
 /// Frees the disk of a volume that is ours. A volume that is not there is deleted already.
 pub async fn delete(region: &RegionContext, volume: &VolumeId) -> Result<(), Error> {
-    let survey = holders::survey(region, volume, None, Term::of(SURVEY)).await?;
+    let term = Term::of(SURVEY);
+    holders::unambiguous(region, volume, term).await?;
+    let survey = holders::survey(region, volume, None, term).await?;
     if let Some(holder) = survey.holders.first() {
         return Err(Error::InUse(format!("{volume}: {}", holder.describe())));
     }

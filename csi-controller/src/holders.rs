@@ -135,9 +135,7 @@ pub async fn survey(
     if !moved.is_empty() {
         follow(region, volume, &moved, (&mut survey, term.deadline)).await?;
     }
-    survey.unseen = all_seen(region, &census, volume.pve_node.as_ref())
-        .await
-        .err();
+    survey.unseen = all_seen(region, &census, home(&census, volume)).await.err();
     match survey.unseen {
         Some(unseen) if survey.holders.is_empty() => Err(unseen),
         _ => Ok(survey),
@@ -222,6 +220,29 @@ pub async fn read(
     Ok(())
 }
 
+/// The one host whose VMs can have the disk: none if other hosts may reach it too. What the handle says is not enough, its
+/// storage may be shared by now, or the handle may be the tenant's own.
+fn home<'a>(census: &Census, volume: &'a VolumeId) -> Option<&'a PveNode> {
+    let local = census.shared.get(&volume.storage) == Some(&false);
+    volume.pve_node.as_ref().filter(|_| local)
+}
+
+/// Refuses a handle that names no host on a storage where each host has disks of its own: it could mean any of them.
+pub async fn unambiguous(
+    region: &RegionContext,
+    volume: &VolumeId,
+    term: Term,
+) -> Result<(), Error> {
+    let census = region.inventory.vms(Freshness::Since(term.begun)).await?;
+    if volume.pve_node.is_some() || census.shared.get(&volume.storage) != Some(&false) {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        tenant: "the volume's handle names no host, but its storage is not shared between hosts",
+        detail: format!("{volume}: {} is not a shared storage", volume.storage),
+    })
+}
+
 /// The VMs that could hold the volume: those of the host that has it, of all hosts if it is shared. Their pool and
 /// whether they are templates does not matter: an operator can move or convert a VM with its disks.
 fn suspects(
@@ -239,7 +260,7 @@ fn suspects(
         .guests
         .values()
         .filter(|guest| guest.kind == GuestKind::Qemu && Some(guest.vmid) != except);
-    let host = volume.pve_node.as_ref();
+    let host = home(census, volume);
     Ok(others
         .filter(|guest| reaches(host, guest))
         .cloned()

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pve_client::{ApiError, Client, GuestKind, VmEntry};
-use pve_model::{PoolId, PveNode, Uuid, VmId};
+use pve_model::{PoolId, PveNode, StorageId, Uuid, VmId};
 use pve_runtime::config::RegionPolicy;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -37,6 +37,8 @@ pub struct Census {
     pub guests: BTreeMap<VmId, VmEntry>,
     /// Entries that could not be read: with any of them, nothing may be taken as absent.
     pub undecodable: usize,
+    /// The storages that are seen, and whether all hosts share them.
+    pub shared: BTreeMap<StorageId, bool>,
 }
 
 /// The guests of one region.
@@ -109,15 +111,14 @@ impl Inventory {
             return outcome.map_err(Error::pve(LISTING));
         }
         let asked = Instant::now();
-        let outcome = self.client.vms().await.map(|listing| {
+        let outcome = self.client.resources().await.map(|seen| {
+            let shared = seen.shared();
+            let guests = seen.guests.entries.into_iter();
             Arc::new(Census {
                 asked,
-                guests: listing
-                    .entries
-                    .into_iter()
-                    .map(|guest| (guest.vmid, guest))
-                    .collect(),
-                undecodable: listing.undecodable,
+                guests: guests.map(|guest| (guest.vmid, guest)).collect(),
+                undecodable: seen.guests.undecodable,
+                shared,
             })
         });
         if let Ok(census) = &outcome {
@@ -240,6 +241,7 @@ mod tests {
                 .map(|guest| (guest.vmid, guest.clone()))
                 .collect(),
             undecodable: 0,
+            shared: BTreeMap::new(),
         }
     }
 

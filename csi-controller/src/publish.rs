@@ -44,6 +44,7 @@ pub async fn publish(
     let wish = Wish::new(volume, &request.parameters, read_only, &policy)?;
     let vm = target(region, &request.node, term).await?;
     reachable(region, volume, &vm)?;
+    holders::unambiguous(region, volume, term).await?;
     let mut work = Work {
         of: VmWork::new(region, volume, &vm, term.deadline),
         term,

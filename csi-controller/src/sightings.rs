@@ -73,6 +73,7 @@ mod tests {
             asked: Instant::now(),
             guests: vmids.into_iter().map(guest).map(|g| (g.vmid, g)).collect(),
             undecodable: 0,
+            shared: BTreeMap::default(),
         }
     }
 

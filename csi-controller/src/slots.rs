@@ -317,7 +317,9 @@ fn free_slot(picture: &Picture, real: &Real, memory: &Memory) -> Option<Slot> {
         .chain(usable().filter(|slot| slot.index() <= memory.last))
         .find(|slot| {
             let spoiled = memory.poisoned.contains(slot) || memory.orphans.contains(slot);
-            !picture.occupied(*slot) && !real.has(*slot) && !spoiled
+            // A boot order may name a slot that is empty: what is put there becomes a boot disk, which PVE never unplugs.
+            let boots = picture.boot.contains(slot);
+            !picture.occupied(*slot) && !real.has(*slot) && !spoiled && !boots
         })
 }
 

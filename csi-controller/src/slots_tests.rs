@@ -107,6 +107,16 @@ fn attach_takes_a_slot_that_nothing_uses() {
             Attach::Plug(slot("scsi1")),
         ),
         (
+            "an empty slot that the boot order names is left alone",
+            Picture {
+                boot: BTreeSet::from([slot("scsi0"), slot("scsi1")]),
+                ..vm(&[root])
+            },
+            Real::Unasked,
+            none(),
+            Attach::Plug(slot("scsi2")),
+        ),
+        (
             "slots go round instead of being used again at once",
             vm(&[root]),
             Real::Unasked,

@@ -223,7 +223,7 @@ impl Client {
     }
 }
 
-fn vm_entry(fields: Fields<'_>) -> Option<VmEntry> {
+pub(crate) fn vm_entry(fields: Fields<'_>) -> Option<VmEntry> {
     Some(VmEntry {
         vmid: fields.id("vmid")?,
         pve_node: fields.id("node")?,
@@ -241,7 +241,7 @@ fn vm_entry(fields: Fields<'_>) -> Option<VmEntry> {
     })
 }
 
-fn storage_entry(fields: Fields<'_>) -> Option<StorageEntry> {
+pub(crate) fn storage_entry(fields: Fields<'_>) -> Option<StorageEntry> {
     Some(StorageEntry {
         storage: fields.id("storage")?,
         pve_node: fields.id("node")?,
