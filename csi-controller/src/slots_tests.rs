@@ -18,16 +18,14 @@ fn seat(volid: &str) -> Option<Seat> {
 
 /// `(key, now, next)`; an empty volid is no drive.
 pub(super) fn vm(rows: &[(&str, &str, &str)]) -> Picture {
+    let row = |(key, now, next): &(&str, &str, &str)| Row {
+        slot: slot(key),
+        now: seat(now),
+        next: seat(next),
+        changing: now != next,
+    };
     Picture {
-        rows: rows
-            .iter()
-            .map(|(key, now, next)| Row {
-                slot: slot(key),
-                now: seat(now),
-                next: seat(next),
-                changing: now != next,
-            })
-            .collect(),
+        rows: rows.iter().map(row).collect(),
         boot: BTreeSet::from([slot("scsi0")]),
         controller: Controller::PerDisk,
         hotplug: true,

@@ -295,7 +295,11 @@ mod tests {
             } else {
                 Err(ErrorKind::StorageUnavailable)
             };
-            assert_eq!(found.map_err(|error| error.kind), expected, "{words} {millis}");
+            assert_eq!(
+                found.map_err(|error| error.kind),
+                expected,
+                "{words} {millis}"
+            );
         }
     }
 

@@ -1,6 +1,10 @@
 //! One controller for two PVE clusters: a volume is in one of them, whatever went wrong.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panics")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "tests fail by panics"
+)]
 
 use std::time::Duration;
 
