@@ -7,7 +7,7 @@ mod pve;
 
 use std::sync::Arc;
 
-use pve_client::{ApiError, Effect};
+use pve_client::{ApiError, Effect, ErrorKind};
 use pve_runtime::CorrelationId;
 use tonic::{Code, Status};
 
@@ -198,6 +198,17 @@ impl Error {
     /// Wraps what PVE said with what we were doing.
     pub fn pve(doing: &'static str) -> impl FnOnce(ApiError) -> Self {
         move |source| Self::Pve { doing, source }
+    }
+
+    /// Whether PVE may carry out later what it was asked for. A task that failed has ended.
+    pub fn may_still_come(&self) -> bool {
+        match self {
+            Self::StillRunning(_) => true,
+            Self::Unsettled { source, .. } | Self::Pve { source, .. } => {
+                source.effect == Effect::Possible && source.kind == ErrorKind::OutcomeUnknown
+            }
+            _ => false,
+        }
     }
 
     /// Whether PVE may have been changed, now or by an earlier call of the same RPC whose outcome was never seen;

@@ -23,6 +23,9 @@ const MAX_NOTES: usize = 4096;
 /// First pause after a guest did not let a disk go; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// How long PVE may take to carry out a write whose answer was lost: its proxy gives up after 30 s (`AnyEvent.pm` 835) while
+/// the work goes on, which waits 10 s for the config's lock and then plugs.
+const LATE: Duration = Duration::from_mins(1);
 
 /// What a [`NodeHints`] answers with.
 pub type Hint<'a> = Pin<Box<dyn Future<Output = Option<Uuid>> + Send + 'a>>;
@@ -64,6 +67,8 @@ struct Note {
     memory: Memory,
     strikes: u32,
     paused_until: Option<Instant>,
+    /// Disks whose attach was asked for and never answered, and when that was.
+    unanswered: HashMap<String, Instant>,
 }
 
 impl Default for Guests {
@@ -161,6 +166,27 @@ impl Guests {
         });
     }
 
+    /// An attach of the disk was asked for, and PVE did not say what came of it.
+    pub fn unanswered(&self, vmid: VmId, uuid: &Uuid, volid: String) {
+        self.with(vmid, uuid, |note| {
+            note.unanswered.retain(|_, asked| asked.elapsed() < LATE);
+            note.unanswered.insert(volid, Instant::now());
+        });
+    }
+
+    /// The VM's config was written since: PVE refuses by its digest what was asked for on the older one.
+    pub fn overtaken(&self, vmid: VmId, uuid: &Uuid) {
+        self.with(vmid, uuid, |note| note.unanswered.clear());
+    }
+
+    /// Whether PVE may attach the disk yet, although nothing is seen of it.
+    pub fn may_come(&self, vmid: VmId, uuid: &Uuid, volid: &str) -> bool {
+        self.with(vmid, uuid, |note| {
+            let asked = note.unanswered.get(volid);
+            asked.is_some_and(|asked| asked.elapsed() < LATE)
+        })
+    }
+
     /// The guest did not let a disk go: the next tries have to wait.
     pub fn strike(&self, vmid: VmId, uuid: &Uuid) {
         self.with(vmid, uuid, |note| {
@@ -212,12 +238,29 @@ impl Guests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::advance;
 
     fn vm() -> (VmId, Uuid) {
         (
             "104".parse().unwrap(),
             "abcdef00-1111-2222-3333-444455556666".parse().unwrap(),
         )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attach_without_answer_may_come_for_a_minute_unless_the_config_was_written() {
+        let (vmid, uuid) = vm();
+        let guests = Guests::default();
+        let may_come = |volid| guests.may_come(vmid, &uuid, volid);
+        guests.unanswered(vmid, &uuid, "s:vm-9-a".to_owned());
+        assert!(may_come("s:vm-9-a") && !may_come("s:vm-9-b"));
+        advance(Duration::from_secs(59)).await;
+        assert!(may_come("s:vm-9-a"));
+        advance(Duration::from_secs(2)).await;
+        assert!(!may_come("s:vm-9-a"));
+        guests.unanswered(vmid, &uuid, "s:vm-9-a".to_owned());
+        guests.overtaken(vmid, &uuid);
+        assert!(!may_come("s:vm-9-a"));
     }
 
     #[test]
@@ -268,9 +311,9 @@ mod tests {
         let guests = Guests::default();
         for seconds in [5, 10, 20, 40, 60, 60] {
             guests.strike(vmid, &uuid);
-            tokio::time::advance(Duration::from_secs(seconds - 1)).await;
+            advance(Duration::from_secs(seconds - 1)).await;
             assert!(guests.paused(vmid, &uuid), "{seconds}");
-            tokio::time::advance(Duration::from_secs(1)).await;
+            advance(Duration::from_secs(1)).await;
             assert!(!guests.paused(vmid, &uuid), "{seconds}");
         }
         guests.strike(vmid, &uuid);

@@ -153,7 +153,12 @@ impl Work<'_> {
             match slots::attach(&self.of.picture, &self.of.real, &memory, disk) {
                 Attach::Ask => self.of.ask(self.doubt(wish.volid())).await?,
                 Attach::Wait => return Err(self.of.silent()),
-                Attach::Done(attached) => return Ok(attached),
+                Attach::Done(attached) => {
+                    // What was not answered earlier has taken place.
+                    let vm = self.of.vm;
+                    self.of.region.guests.overtaken(vm.guest.vmid, &vm.uuid);
+                    return Ok(attached);
+                }
                 // What was taken as written did not come true.
                 Attach::Plug(_) | Attach::Revert(_) | Attach::Unplug(_) if !self.of.is_read() => {
                     self.of.look_again().await?;
@@ -235,6 +240,11 @@ impl Work<'_> {
 
     /// What a failed write means: the disk may not exist, and a change that PVE kept for the next start is dropped.
     async fn explain(&mut self, error: Error, slot: Slot) -> Error {
+        if error.may_still_come() {
+            let (vm, volid) = (self.of.vm, self.of.volume.volid());
+            let guests = &self.of.region.guests;
+            guests.unanswered(vm.guest.vmid, &vm.uuid, volid);
+        }
         if error.effect() == Effect::Possible
             && let Err(failed) = self.drop_pending().await
         {

@@ -188,6 +188,22 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// Nothing has the disk. An attach that PVE did not answer may yet come: it must not be detached then.
+    fn done(&self, volid: &str) -> Result<(), Error> {
+        let (vm, guests) = (self.of.vm, &self.of.region.guests);
+        let vmid = vm.guest.vmid;
+        if !self.freed.is_empty() {
+            guests.overtaken(vmid, &vm.uuid);
+        }
+        if guests.may_come(vmid, &vm.uuid, volid) {
+            return Err(Error::StillRunning(format!(
+                "an attach of {volid} to VM {vmid} was not answered and may still take place"
+            )));
+        }
+        guests.forgive(vmid, &vm.uuid);
+        Ok(())
+    }
+
     async fn converge(&mut self) -> Result<(), Error> {
         let volid = self.of.volume.volid();
         for _ in 0..STEPS {
@@ -197,11 +213,7 @@ impl Work<'_> {
             match slots::detach(&self.of.picture, &self.of.real, before, &volid) {
                 Detach::Ask => self.of.ask(self.doubt()).await?,
                 Detach::Wait => return Err(self.of.silent()),
-                Detach::Done => {
-                    let vm = self.of.vm;
-                    self.of.region.guests.forgive(vm.guest.vmid, &vm.uuid);
-                    return Ok(());
-                }
+                Detach::Done => return self.done(&volid),
                 Detach::Revert(slots) => self.revert(&slots).await?,
                 Detach::Unplug(slots) => self.unplug(&slots).await?,
                 Detach::Refuse(refusal) => {

@@ -174,6 +174,9 @@ impl<'a> VmWork<'a> {
         change.digest = Some(self.digest()?.to_owned());
         let at = self.vm.at();
         let applied = change::apply(self.region, &at, &change, host, self.deadline).await?;
+        if applied != Applied::Stale {
+            self.region.guests.overtaken(at.vmid, &self.vm.uuid);
+        }
         self.not_too_often(&applied).await?;
         Ok(applied)
     }

@@ -356,3 +356,23 @@ async fn a_change_that_waits_behind_a_lost_answer_is_taken_back_or_told_of() {
     });
     assert!(told, "{log}");
 }
+
+/// PVE's proxy gives up after 30 s while the work goes on: what was asked for may come when nobody expects it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_not_detached_while_an_attach_without_answer_may_still_come() {
+    let world = World::start(tenant(&[(101, "pve1"), (102, "pve1")]))
+        .await
+        .unwrap();
+    let caller = world.caller();
+    let volume = caller.create("pvc-1", FILES, Some("pve1")).await.unwrap();
+    fault(&world, ("POST", CONFIG), 1, 1, RequestEffect::LostRequest);
+    let attach = caller.publish(&volume, 101).await.unwrap_err();
+    assert_ne!(attach.code(), Code::Internal, "{attach:?}");
+    let early = caller.unpublish(&volume, 101).await.unwrap_err();
+    assert_eq!(early.code(), Code::Aborted, "{early:?}");
+    // Once the config has been written again, what was asked for on the older one is refused by its digest.
+    caller.publish(&volume, 101).await.unwrap();
+    caller.unpublish(&volume, 101).await.unwrap();
+    caller.publish(&volume, 102).await.unwrap();
+    assert_eq!(Truth::of(&world.sim).violations(), NONE);
+}
