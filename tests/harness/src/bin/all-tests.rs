@@ -6,6 +6,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::Parser;
 use harness::requirements::{NOTE_LOG, PEERS, SKIP_LOG, find_program};
 use tokio::time::Instant;
 
@@ -50,8 +51,13 @@ const TESTS: [(&str, &[&str]); 4] = [
     ),
 ];
 
+/// Builds the programs and the peers, runs every test of the workspace, and sums up.
+#[derive(Debug, Parser)]
+struct Arguments {}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode> {
+    Arguments::parse();
     let (skips, notes) = (
         tempfile::NamedTempFile::new()?,
         tempfile::NamedTempFile::new()?,
