@@ -1,4 +1,4 @@
-# The two commands of the README are `make demo` and `make test`; the rest is for those who change the code.
+# The README begins with `make demo` and `make test`; the rest is for those who change the code.
 SHELL := /bin/bash
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/pve-cloud/target
 CARGO ?= cargo
@@ -13,6 +13,8 @@ help: ## This list
 
 demo: build ## A volume's whole life; CLUSTER=1: in a real Kubernetes; PVE_CONFIG=file VM=<vmid>: on a real Proxmox
 ifneq ($(CLUSTER),)
+	@[ "$$(id -u)" = 0 ] || { echo "CLUSTER=1 needs root for loop devices and mounts" >&2; exit 1; }
+	@echo "Kubernetes and its sidecars are built the first time: this takes minutes"
 	tests/tools/build cluster >/dev/null
 endif
 	$(CARGO) run --quiet -p harness --bin demo -- $(if $(CLUSTER),--cluster) $(if $(PVE_CONFIG),--pve-config $(PVE_CONFIG)) $(if $(VM),--vm $(VM))

@@ -1,6 +1,6 @@
 //! How long each RPC takes beside what PVE itself takes (design, section 4), with the times of a real PVE 9.2.
 //!
-//! The best of a few tries counts: this machine has other work too.
+//! The best of a few tries counts: the machine may have other work too.
 
 #![expect(
     clippy::unwrap_used,
