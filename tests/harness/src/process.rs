@@ -113,17 +113,6 @@ impl Process {
         Ok(self.child.try_wait()?)
     }
 
-    /// Resident memory in KiB (`VmRSS` of `/proc/<pid>/status`).
-    pub fn resident_kib(&self) -> Result<u64> {
-        let pid = self.pid().context("the program has ended")?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .context("no VmRSS")?;
-        Ok(line.trim().trim_end_matches(" kB").parse()?)
-    }
-
     /// Waits until `ready` says so; fails at once, with the end of the log, if the program ends first.
     pub async fn ready<F>(&mut self, limit: Duration, mut ready: F) -> Result<()>
     where
