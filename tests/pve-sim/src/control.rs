@@ -88,6 +88,11 @@ fn answer(sim: &Arc<Sim>, request: &Request) -> Outcome {
             Ok(json!({}))
         }
         ("POST", ["_sim", "faults", kind]) => add_fault(sim, kind, request),
+        ("GET", ["_sim", "held"]) => to_value(&*sim.holds.subscribe().borrow()),
+        ("POST", ["_sim", "release"]) => {
+            sim.holds.release();
+            Ok(json!({}))
+        }
         ("PUT", ["_sim", "nodes", name]) => {
             let wanted: NodeHealth = body(request)?;
             let mut state = sim.lock();

@@ -102,7 +102,7 @@ async fn route(
         return Err(fail);
     }
     call.params = schema::verify(&all_params(route), route.extra, &merged)?;
-    let result = run(route, call, fault.as_ref().and_then(RequestEffect::delay)).await;
+    let result = run(route, call, fault.clone()).await;
     match fault.as_ref().and_then(RequestEffect::after) {
         Some(fail) => Err(fail),
         None => result,
@@ -145,15 +145,23 @@ fn identify(sim: &Sim, request: &Request, world: bool) -> Result<Who, Fail> {
 }
 
 /// Runs an endpoint's code, which goes on if the caller leaves or the proxy gives up.
-async fn run(route: &Route, call: Call, slow: Option<Duration>) -> ApiResult {
+async fn run(route: &Route, call: Call, fault: Option<RequestEffect>) -> ApiResult {
     let sim = call.sim.clone();
+    let what = format!("{} {}", route.method, route.template);
     let work = (route.handler)(call);
     let inner = sim.clone();
     let running = sim.tracker.spawn(async move {
-        if let Some(time) = slow {
+        if let Some(time) = fault.as_ref().and_then(RequestEffect::delay) {
             inner.clock.sleep(time).await;
         }
-        work.await
+        if fault == Some(RequestEffect::Hold) {
+            inner.holds.stand(&what).await;
+        }
+        let result = work.await;
+        if fault == Some(RequestEffect::HoldReply) {
+            inner.holds.stand(&what).await;
+        }
+        result
     });
     tokio::select! {
         result = running => {

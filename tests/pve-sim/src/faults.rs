@@ -36,6 +36,10 @@ pub enum RequestEffect {
     LostReply,
     /// Done after this time on the simulator's clock; beyond 30 s the proxy answers 596 and the work goes on.
     Delay { ms: u64 },
+    /// Done once it is let go ([`SimHandle::release`](crate::SimHandle::release)); beyond 30 s as `Delay`.
+    Hold,
+    /// Done at once, answered once it is let go.
+    HoldReply,
 }
 
 /// A fault of tasks: applies to the `nth` and the following `times - 1` tasks of that type.
@@ -69,6 +73,8 @@ pub enum TaskEffect {
     Kill,
     /// Done after this time on the simulator's clock.
     Slow { ms: u64 },
+    /// Done once it is let go; it runs until then.
+    Hold,
 }
 
 fn one() -> u32 {

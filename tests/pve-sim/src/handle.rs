@@ -174,6 +174,16 @@ impl SimHandle {
         self.sim.reachable.send_replace(reachable);
     }
 
+    /// Lets go of everything that [`RequestEffect::Hold`](crate::RequestEffect::Hold) and its like hold now.
+    pub fn release(&self) {
+        self.sim.holds.release();
+    }
+
+    /// What is held: requests as `METHOD template`, tasks as their UPID.
+    pub fn held(&self) -> tokio::sync::watch::Receiver<Vec<String>> {
+        self.sim.holds.subscribe()
+    }
+
     pub fn advance(&self, by: Duration) {
         self.sim.clock.advance(by);
     }

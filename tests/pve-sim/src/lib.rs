@@ -14,6 +14,7 @@ mod fail;
 mod faults;
 mod handle;
 mod hardware;
+mod holds;
 mod hotplug;
 mod http;
 mod log;

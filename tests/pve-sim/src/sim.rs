@@ -14,6 +14,7 @@ use crate::clock::{Clock, ClockMode};
 use crate::fail::Fail;
 use crate::faults::{Faults, RequestEffect, TaskEffect};
 use crate::hardware::Hardware;
+use crate::holds::Holds;
 use crate::log::{Entry, RequestLog};
 use crate::state::{State, Vm, VmNumber};
 use crate::stats::Stats;
@@ -65,6 +66,7 @@ pub(crate) struct Sim {
     pub(crate) tracker: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) reachable: watch::Sender<bool>,
+    pub(crate) holds: Holds,
     pub(crate) fingerprint: Mutex<String>,
     state: Mutex<State>,
     tasks: Mutex<Tasks>,
@@ -93,6 +95,7 @@ impl Sim {
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
             reachable: watch::Sender::new(true),
+            holds: Holds::default(),
             fingerprint: Mutex::default(),
             state: Mutex::new(state),
             tasks: Mutex::default(),

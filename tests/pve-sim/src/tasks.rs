@@ -78,6 +78,9 @@ where
         if let Some(TaskEffect::Slow { ms }) = effect {
             sim.clock.sleep(Duration::from_millis(ms)).await;
         }
+        if let Some(TaskEffect::Hold) = effect {
+            sim.holds.stand(&name).await;
+        }
         let result = match &effect {
             Some(TaskEffect::Fail { text }) => Err(text.clone()),
             Some(TaskEffect::Kill) => Err("unexpected status".to_owned()),

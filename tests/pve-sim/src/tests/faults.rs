@@ -69,6 +69,57 @@ async fn slow_work_is_cut_by_the_proxy_at_thirty_seconds_and_goes_on() {
 }
 
 #[tokio::test]
+async fn a_held_request_stands_before_or_after_its_effect_until_it_is_let_go() {
+    let world = World::new(cluster()).await;
+    let mut disks = count(&world);
+    for (effect, made_while_held) in [(RequestEffect::Hold, 0), (RequestEffect::HoldReply, 1)] {
+        world.sim.add_fault(fault(effect));
+        let form = format!("vmid=9999&size=1M&filename=h{made_while_held}.raw");
+        let post = world.send(ROOT, "POST", "/nodes/pve1/storage/local/content", &form);
+        let letting_go = async {
+            let mut held = world.sim.held();
+            let seen = held.wait_for(|held| !held.is_empty()).await.unwrap();
+            assert_eq!(*seen, [format!("POST {CONTENT}")]);
+            drop(seen);
+            let made = count(&world) - disks;
+            world.sim.release();
+            made
+        };
+        let (reply, made) = tokio::join!(post, letting_go);
+        assert_eq!((reply.unwrap().status, made), (200, made_while_held));
+        disks += 1;
+        assert_eq!(count(&world), disks);
+        assert!(world.sim.held().borrow().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_held_task_runs_until_it_is_let_go() {
+    let world = World::new(cluster()).await;
+    let before = count(&world);
+    world.sim.add_task_fault(TaskFault {
+        task: "imgdel".into(),
+        id: None,
+        nth: 1,
+        times: 1,
+        effect: TaskEffect::Hold,
+    });
+    let path = "/nodes/pve1/storage/local/content/local:9999/vm-9999-a.raw";
+    let upid = world.ok("DELETE", path, "").await;
+    let upid = upid.as_str().unwrap();
+    let mut held = world.sim.held();
+    let seen = held.wait_for(|held| !held.is_empty()).await.unwrap();
+    assert_eq!(*seen, [upid]);
+    drop(seen);
+    let status = format!("/nodes/pve1/tasks/{upid}/status");
+    assert_eq!(world.ok("GET", &status, "").await["status"], "running");
+    assert_eq!(count(&world), before);
+    world.sim.release();
+    assert_eq!(world.exit(&upid.into()).await, "OK");
+    assert_eq!(count(&world), before - 1);
+}
+
+#[tokio::test]
 async fn tasks_fail_warn_vanish_and_die_as_told() {
     let world = World::new(cluster()).await;
     for (effect, verdict) in [
