@@ -18,6 +18,7 @@ mod https;
 mod limit;
 pub mod metrics;
 pub mod pending;
+pub mod privileges;
 pub mod qemu;
 pub mod request;
 pub mod resources;
@@ -25,6 +26,7 @@ mod retry;
 pub mod snapshot;
 pub mod storage;
 pub mod task;
+pub mod task_list;
 #[cfg(test)]
 mod testing;
 mod tls;
@@ -51,6 +53,7 @@ pub use request::{OpClass, Spec};
 pub use resources::Resources;
 pub use storage::{ContentEntry, DiskInfo, Presence, StorageRef};
 pub use task::{ParseUpidError, Started, TaskOutcome, Upid};
+pub use task_list::{MOST_TASKS, TaskEntry};
 pub use wire::Listing;
 
 use auth::Authorize;
@@ -211,15 +214,16 @@ impl Client {
     }
 }
 
-/// Every endpoint that the client calls, with class and privileges, for the reference and for checks.
+/// Every endpoint that the client calls, with class and rights, for the reference and for checks.
 pub fn endpoints() -> impl Iterator<Item = &'static Spec> {
-    let groups: [&'static [&'static Spec]; 6] = [
+    let groups: [&'static [&'static Spec]; 7] = [
         &cluster::ENDPOINTS,
         &storage::ENDPOINTS,
         &qemu::ENDPOINTS,
         &snapshot::ENDPOINTS,
         &access::ENDPOINTS,
         &task::ENDPOINTS,
+        &task_list::ENDPOINTS,
     ];
     groups.into_iter().flatten().copied()
 }
