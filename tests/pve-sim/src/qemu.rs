@@ -37,10 +37,12 @@ fn leaving_controller(vm: &Vm, key: &str) -> Option<String> {
     if vm.scsihw() == "virtio-scsi-single" {
         return Some(format!("virtioscsi{number}"));
     }
-    let others = vm
-        .config
-        .keys()
-        .any(|other| other != key && drive::slot(other).is_some_and(|(bus, _)| bus == "scsi"));
+    // Only disks that QEMU has and the config knows keep the controller (`qemu_deletescsihw`).
+    let others = vm.devices.keys().any(|other| {
+        other != key
+            && vm.config.contains_key(other)
+            && drive::slot(other).is_some_and(|(bus, _)| bus == "scsi")
+    });
     (!others).then(|| "scsihw0".to_owned())
 }
 
@@ -82,6 +84,7 @@ pub(crate) async fn plug(
             .vms
             .get_mut(&vmid)
             .ok_or_else(|| no_config(node, vmid))?;
+        // A disk that QEMU has in the slot ends it as a success, whatever volume it is (`QemuServer.pm` 3906-3907).
         if vm.devices.contains_key(key) || drive.volid().is_none() {
             return Ok(Ok(()));
         }
@@ -150,11 +153,11 @@ pub(crate) async fn unplug(
     let busy =
         |what: &str| format!("error on hot-unplugging device '{what}' - still busy in guest?");
     let plan = sim.with_vm(node, vmid, |vm| {
-        if update::boots_from(vm, key) {
-            return Err(format!("can't unplug bootdisk '{key}'"));
-        }
         if !vm.devices.contains_key(key) {
             return Ok(Unplug::Absent);
+        }
+        if update::boots_from(vm, key) {
+            return Err(format!("can't unplug bootdisk '{key}'"));
         }
         if count_down(&mut vm.faults.unplug_stuck) {
             return Ok(Unplug::Stuck(key.to_owned()));
@@ -165,9 +168,7 @@ pub(crate) async fn unplug(
         if !vm.paused && !count_down(&mut vm.faults.unplug_busy) {
             return Ok(Unplug::Goes);
         }
-        if vm.paused {
-            vm.ejecting.insert(controller.clone());
-        }
+        vm.ejecting.insert(controller.clone());
         Ok(if key.starts_with("virtio") {
             Unplug::Stuck(controller)
         } else {

@@ -206,12 +206,11 @@ impl Update<'_> {
 }
 
 fn boot_order(vm: &Vm) -> Vec<String> {
-    let text = vm
-        .pending
-        .get("boot")
-        .or_else(|| vm.config.get("boot"))
-        .map(String::as_str)
-        .unwrap_or_default();
+    listed(vm.pending.get("boot").or_else(|| vm.config.get("boot")))
+}
+
+fn listed(boot: Option<&String>) -> Vec<String> {
+    let text = boot.map(String::as_str).unwrap_or_default();
     let order = text
         .split(',')
         .find_map(|part| part.strip_prefix("order="))
@@ -254,9 +253,9 @@ fn boot_too(vm: &mut Vm, key: &str) -> bool {
     changed
 }
 
-/// Devices of the boot order (a `bootdisk` cannot be unplugged).
+/// Whether the config, not what is pending, boots from this drive: it cannot be unplugged (`Drive.pm` `get_bootdisks`).
 pub(crate) fn boots_from(vm: &Vm, key: &str) -> bool {
-    boot_order(vm).iter().any(|item| item == key)
+    listed(vm.config.get("boot")).iter().any(|item| item == key)
 }
 
 /// A dropped volume becomes `unusedN` if this VM owns it, else it just vanishes from the config.

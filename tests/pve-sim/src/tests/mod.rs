@@ -5,6 +5,7 @@ mod content;
 mod faults;
 mod ha;
 mod hotplug;
+mod leftovers;
 mod moves;
 mod rights;
 mod shapes;
