@@ -7,6 +7,8 @@
 pub mod handoff;
 pub mod ids;
 pub mod node_id;
+#[cfg(any(test, fuzzing))]
+pub mod oracles;
 pub mod params;
 pub mod size;
 pub mod slot;
