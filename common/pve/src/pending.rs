@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pve_model::{Slot, Uuid};
+use pve_model::{DiskName, Slot, StorageId, Uuid};
 use serde_json::Value;
 
 use crate::drive::Drive;
@@ -49,7 +49,11 @@ impl VmPending {
         if list.undecodable > 0 {
             return Err(format!("{} rows can't be read", list.undecodable));
         }
+        let listed = list.entries.len();
         let mut rows: BTreeMap<String, PendingRow> = list.entries.into_iter().collect();
+        if rows.len() < listed {
+            return Err("a key stands twice".to_owned());
+        }
         let digest = rows
             .remove("digest")
             .and_then(|row| row.value)
@@ -99,6 +103,18 @@ impl VmPending {
             .collect()
     }
 
+    /// Every disk that a key but `unusedN` names, in force or pending, by PVE's name: all that [`VmPending::keys_of`]
+    /// would find. What can't be a disk of ours, as CD-ROMs, is left out.
+    pub fn disks(&self) -> BTreeSet<String> {
+        let rows = self
+            .rows
+            .iter()
+            .filter(|(key, _)| !key.starts_with("unused"));
+        let values = rows.flat_map(|(_, row)| [&row.value, &row.pending].into_iter().flatten());
+        let volids = values.filter_map(|text| Some(text.parse::<Drive>().ok()?.volid().to_owned()));
+        volids.filter(|volid| may_be_ours(volid)).collect()
+    }
+
     /// Slots that are taken, in force or pending; a write to one of them would evict a disk.
     pub fn occupied_slots(&self) -> BTreeSet<Slot> {
         self.drives_current
@@ -118,11 +134,10 @@ impl VmPending {
         self.current("lock")
     }
 
-    /// Whether the VM is a template.
+    /// Whether the VM is a template, or says of it what can't be read.
     pub fn template(&self) -> bool {
         self.current("template")
-            .and_then(wire::parse_flag)
-            .unwrap_or(false)
+            .is_some_and(|text| wire::parse_flag(text) != Some(false))
     }
 
     /// The SCSI controller; PVE's default is `lsi`.
@@ -140,6 +155,13 @@ impl VmPending {
                 .any(|part| part.trim() == "disk"),
         }
     }
+}
+
+/// Whether a handle could name it.
+fn may_be_ours(volid: &str) -> bool {
+    volid.split_once(':').is_some_and(|(storage, disk)| {
+        storage.parse::<StorageId>().is_ok() && disk.parse::<DiskName>().is_ok()
+    })
 }
 
 fn row(fields: Fields<'_>) -> Option<(String, PendingRow)> {
@@ -201,6 +223,31 @@ mod tests {
             {"key": "lock", "value": "backup"}, {"key": "template", "value": 1}, {"key": "kvm", "value": 0},
         ]))
         .unwrap()
+    }
+
+    #[test]
+    fn all_disks_of_handles_are_named_in_force_or_pending_and_nothing_else() {
+        let read = VmPending::read(&json!([
+            {"key": "digest", "value": "6e31"},
+            {"key": "name", "value": "worker-a"},
+            {"key": "ide2", "value": "local:iso/debian.iso,media=cdrom"},
+            {"key": "scsi0", "value": "local:100/vm-100-disk-0.raw,size=2G"},
+            {"key": "efidisk0", "value": "thin:vm-100-disk-1,efitype=4m"},
+            {"key": "scsi3", "value": "local:9999/vm-9999-c.raw", "pending": "file=thin:vm-9999-d,size=1G"},
+            {"key": "scsi4", "value": "none,media=cdrom"},
+            {"key": "unused0", "value": "local:9999/vm-9999-e.raw"},
+        ]));
+        let disks = read.unwrap().disks();
+        let disks: Vec<&str> = disks.iter().map(String::as_str).collect();
+        assert_eq!(
+            disks,
+            [
+                "local:100/vm-100-disk-0.raw",
+                "local:9999/vm-9999-c.raw",
+                "thin:vm-100-disk-1",
+                "thin:vm-9999-d"
+            ]
+        );
     }
 
     #[test]
