@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pve_client::{ApiError, Client, GuestKind, VmEntry};
+use pve_client::{ApiError, Client, GuestKind, StorageEntry, VmEntry};
 use pve_model::{PoolId, PveNode, StorageId, Uuid, VmId};
 use pve_runtime::config::RegionPolicy;
 use tokio::sync::Mutex;
@@ -39,6 +39,8 @@ pub struct Census {
     pub undecodable: usize,
     /// The storages that are seen, and whether all hosts share them.
     pub shared: BTreeMap<StorageId, bool>,
+    /// The storages that are seen, once per host, with their free space of up to 10 s ago.
+    pub storages: Vec<StorageEntry>,
 }
 
 /// The guests of one region.
@@ -114,11 +116,13 @@ impl Inventory {
         let outcome = self.client.resources().await.map(|seen| {
             let shared = seen.shared();
             let guests = seen.guests.entries.into_iter();
+            let storages = seen.storages.entries;
             Arc::new(Census {
                 asked,
                 guests: guests.map(|guest| (guest.vmid, guest)).collect(),
                 undecodable: seen.guests.undecodable,
                 shared,
+                storages,
             })
         });
         if let Ok(census) = &outcome {
@@ -242,6 +246,7 @@ mod tests {
                 .collect(),
             undecodable: 0,
             shared: BTreeMap::new(),
+            storages: Vec::new(),
         }
     }
 

@@ -74,6 +74,7 @@ mod tests {
             guests: vmids.into_iter().map(guest).map(|g| (g.vmid, g)).collect(),
             undecodable: 0,
             shared: BTreeMap::default(),
+            storages: Vec::new(),
         }
     }
 
