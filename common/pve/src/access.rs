@@ -10,7 +10,7 @@ use crate::wire::Fields;
 pub(crate) static PERMISSIONS: Spec = Spec {
     name: "GET /access/permissions",
     class: OpClass::Read,
-    privileges: "none",
+    rights: &[],
 };
 
 pub(crate) static ENDPOINTS: [&Spec; 1] = [&PERMISSIONS];

@@ -6,23 +6,33 @@ use pve_model::{Bytes, PoolId, PveNode, StorageId, VmId};
 
 use crate::Client;
 use crate::error::{ApiError, Effect, ErrorKind};
+use crate::privileges::{Object, Right};
 use crate::request::{ApiRequest, OpClass, Spec};
 use crate::wire::{self, Fields, Listing};
 
 pub(crate) static VERSION: Spec = Spec {
     name: "GET /version",
     class: OpClass::Read,
-    privileges: "none",
+    rights: &[],
 };
 pub(crate) static RESOURCES: Spec = Spec {
     name: "GET /cluster/resources",
     class: OpClass::Read,
-    privileges: "/vms/{vmid}: VM.Audit; /pool/{pool}: Pool.Audit (to see `pool`); /storage/{storage}: Datastore.Audit",
+    rights: &[
+        Right::on(Object::Vm, "VM.Audit", "find the VMs").or_left_out(),
+        Right::on(Object::Pool, "Pool.Audit", "see which VMs are in the pool").or_left_out(),
+        Right::on(
+            Object::Storage,
+            "Datastore.Audit",
+            "see the storage and its free space",
+        )
+        .or_left_out(),
+    ],
 };
 pub(crate) static NEXTID: Spec = Spec {
     name: "GET /cluster/nextid",
     class: OpClass::Read,
-    privileges: "none",
+    rights: &[],
 };
 
 pub(crate) static ENDPOINTS: [&Spec; 3] = [&VERSION, &RESOURCES, &NEXTID];
@@ -235,7 +245,7 @@ pub(crate) fn vm_entry(fields: Fields<'_>) -> Option<VmEntry> {
         state: RunState::read(fields.text("status").as_deref()),
         name: fields.text("name"),
         pool: fields.optional_id("pool")?,
-        template: fields.flag("template").unwrap_or(false),
+        template: fields.optional_flag("template")?.unwrap_or(false),
         lock: fields.text("lock"),
         hastate: fields.text("hastate"),
     })
@@ -246,7 +256,7 @@ pub(crate) fn storage_entry(fields: Fields<'_>) -> Option<StorageEntry> {
         storage: fields.id("storage")?,
         pve_node: fields.id("node")?,
         plugin: fields.text("plugintype").unwrap_or_default(),
-        shared: fields.flag("shared").unwrap_or(false),
+        shared: fields.optional_flag("shared")?.unwrap_or(false),
         content: fields
             .text("content")
             .unwrap_or_default()
@@ -260,7 +270,7 @@ pub(crate) fn storage_entry(fields: Fields<'_>) -> Option<StorageEntry> {
     })
 }
 
-fn node_entry(fields: Fields<'_>) -> Option<NodeEntry> {
+pub(crate) fn node_entry(fields: Fields<'_>) -> Option<NodeEntry> {
     Some(NodeEntry {
         pve_node: fields.id("node")?,
         state: match fields.text("status").as_deref() {

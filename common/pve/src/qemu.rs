@@ -10,6 +10,7 @@ use crate::cluster::RunState;
 use crate::drive::Drive;
 use crate::error::ApiError;
 use crate::pending::{VmPending, smbios_uuid};
+use crate::privileges::{Object, Right};
 use crate::request::{ApiRequest, OpClass, Spec};
 use crate::task::Started;
 use crate::wire::{self, Fields};
@@ -17,22 +18,33 @@ use crate::wire::{self, Fields};
 pub(crate) static CONFIG: Spec = Spec {
     name: "GET /nodes/{node}/qemu/{vmid}/config",
     class: OpClass::Read,
-    privileges: "/vms/{vmid}: VM.Audit",
+    rights: &[Right::on(Object::Vm, "VM.Audit", "read a VM's config")],
 };
 pub(crate) static PENDING: Spec = Spec {
     name: "GET /nodes/{node}/qemu/{vmid}/pending",
     class: OpClass::Read,
-    privileges: "/vms/{vmid}: VM.Audit",
+    rights: &[Right::on(
+        Object::Vm,
+        "VM.Audit",
+        "read its pending changes",
+    )],
 };
 pub(crate) static STATUS: Spec = Spec {
     name: "GET /nodes/{node}/qemu/{vmid}/status/current",
     class: OpClass::Read,
-    privileges: "/vms/{vmid}: VM.Audit",
+    rights: &[Right::on(
+        Object::Vm,
+        "VM.Audit",
+        "see which disks QEMU has",
+    )],
 };
 pub(crate) static UPDATE: Spec = Spec {
     name: "POST /nodes/{node}/qemu/{vmid}/config",
     class: OpClass::Converge,
-    privileges: "/vms/{vmid}: VM.Config.Disk; /storage/{storage}: Datastore.Allocate, or Datastore.Audit with /vms/{owner}: VM.Config.Disk",
+    rights: &[
+        Right::on(Object::Vm, "VM.Config.Disk", "attach and detach"),
+        Right::on(Object::Storage, "Datastore.Allocate", "attach"),
+    ],
 };
 
 pub(crate) static ENDPOINTS: [&Spec; 4] = [&CONFIG, &PENDING, &STATUS, &UPDATE];
@@ -71,7 +83,7 @@ impl VmConfig {
         smbios_uuid(self.get("smbios1")?)
     }
 
-    fn read(data: &Value) -> Result<Self, String> {
+    pub(crate) fn read(data: &Value) -> Result<Self, String> {
         let fields = Fields::of(data)?;
         let mut options = BTreeMap::new();
         let mut drives = BTreeMap::new();
@@ -111,7 +123,7 @@ pub struct VmStatus {
 }
 
 impl VmStatus {
-    fn read(data: &Value) -> Result<Self, String> {
+    pub(crate) fn read(data: &Value) -> Result<Self, String> {
         let fields = Fields::of(data)?;
         let state = fields.text("status").ok_or("no status")?;
         Ok(Self {

@@ -4,6 +4,8 @@ use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use pve_model::PveNode;
 
+use crate::privileges::Right;
+
 /// How a request may be repeated. Declared by the endpoint, never derived from the HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OpClass {
@@ -34,8 +36,8 @@ pub struct Spec {
     pub name: &'static str,
     /// How it may be repeated.
     pub class: OpClass,
-    /// ACL path and privileges that PVE checks, in words of `docs/reference/privileges.md`.
-    pub privileges: &'static str,
+    /// What the token needs for it; nothing where PVE answers every token.
+    pub rights: &'static [Right],
 }
 
 impl Spec {
@@ -152,12 +154,12 @@ mod tests {
     static FORM: Spec = Spec {
         name: "POST /nodes/{node}/qemu/{vmid}/config",
         class: OpClass::Converge,
-        privileges: "",
+        rights: &[],
     };
     static QUERY: Spec = Spec {
         name: "DELETE /nodes/{node}/storage/{storage}/content/{volume}",
         class: OpClass::Converge,
-        privileges: "",
+        rights: &[],
     };
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::Client;
 use crate::drive::Drive;
 use crate::error::ApiError;
+use crate::privileges::{Object, Right};
 use crate::qemu::{CONFIG, VmRef};
 use crate::request::{ApiRequest, OpClass, Spec};
 use crate::wire::{self, Fields};
@@ -15,7 +16,7 @@ use crate::wire::{self, Fields};
 pub(crate) static SNAPSHOTS: Spec = Spec {
     name: "GET /nodes/{node}/qemu/{vmid}/snapshot",
     class: OpClass::Read,
-    privileges: "/vms/{vmid}: VM.Audit",
+    rights: &[Right::on(Object::Vm, "VM.Audit", "list its snapshots")],
 };
 
 pub(crate) static ENDPOINTS: [&Spec; 1] = [&SNAPSHOTS];
@@ -47,7 +48,7 @@ impl Client {
     }
 }
 
-fn names(data: &Value) -> Result<BTreeSet<String>, String> {
+pub(crate) fn names(data: &Value) -> Result<BTreeSet<String>, String> {
     let listing = wire::listing(data, |fields| fields.text("name"))?;
     if listing.undecodable > 0 {
         return Err("a snapshot without name".to_owned());
@@ -56,7 +57,7 @@ fn names(data: &Value) -> Result<BTreeSet<String>, String> {
     Ok(all.filter(|name| name != CURRENT).collect())
 }
 
-fn disks(data: &Value) -> Result<BTreeSet<String>, String> {
+pub(crate) fn disks(data: &Value) -> Result<BTreeSet<String>, String> {
     let mut disks = BTreeSet::new();
     for (key, value) in Fields::of(data)?.0 {
         if key.parse::<Slot>().is_err() {

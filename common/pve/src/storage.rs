@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use crate::Client;
 use crate::classify;
 use crate::error::{ApiError, ErrorKind};
+use crate::privileges::{Object, Right};
 use crate::request::{ApiRequest, OpClass, Spec};
 use crate::task::Started;
 use crate::wire::{self, Fields, Listing};
@@ -14,22 +15,39 @@ use crate::wire::{self, Fields, Listing};
 pub(crate) static ALLOCATE: Spec = Spec {
     name: "POST /nodes/{node}/storage/{storage}/content",
     class: OpClass::Once,
-    privileges: "/storage/{storage}: Datastore.AllocateSpace",
+    rights: &[Right::on(
+        Object::Storage,
+        "Datastore.AllocateSpace",
+        "make a disk",
+    )],
 };
 pub(crate) static DISK: Spec = Spec {
     name: "GET /nodes/{node}/storage/{storage}/content/{volume}",
     class: OpClass::Read,
-    privileges: "/storage/{storage}: Datastore.Allocate, or Datastore.Audit with /vms/{owner}: VM.Config.Disk",
+    rights: &[Right::on(
+        Object::Storage,
+        "Datastore.Allocate",
+        "look at a disk",
+    )],
 };
 pub(crate) static CONTENT: Spec = Spec {
     name: "GET /nodes/{node}/storage/{storage}/content",
     class: OpClass::Read,
-    privileges: "/storage/{storage}: Datastore.Allocate, or Datastore.Audit with /vms/{owner}: VM.Config.Disk",
+    rights: &[Right::on(
+        Object::Storage,
+        "Datastore.Allocate",
+        "count disks against a quota",
+    )
+    .or_left_out()],
 };
 pub(crate) static DELETE: Spec = Spec {
     name: "DELETE /nodes/{node}/storage/{storage}/content/{volume}",
     class: OpClass::Converge,
-    privileges: "/storage/{storage}: Datastore.Allocate",
+    rights: &[Right::on(
+        Object::Storage,
+        "Datastore.Allocate",
+        "free a disk",
+    )],
 };
 
 pub(crate) static ENDPOINTS: [&Spec; 4] = [&ALLOCATE, &DISK, &CONTENT, &DELETE];
@@ -154,7 +172,7 @@ impl Client {
     }
 }
 
-fn disk_info(data: &Value) -> Result<DiskInfo, String> {
+pub(crate) fn disk_info(data: &Value) -> Result<DiskInfo, String> {
     let fields = Fields::of(data)?;
     Ok(DiskInfo {
         size: fields.number("size").map(Bytes::new).ok_or("no size")?,
@@ -164,7 +182,7 @@ fn disk_info(data: &Value) -> Result<DiskInfo, String> {
     })
 }
 
-fn content_entry(fields: Fields<'_>) -> Option<ContentEntry> {
+pub(crate) fn content_entry(fields: Fields<'_>) -> Option<ContentEntry> {
     Some(ContentEntry {
         volid: fields.text("volid")?,
         owner: fields.optional_id("vmid")?,

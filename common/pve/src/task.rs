@@ -22,7 +22,8 @@ use crate::wire::{self, Fields};
 pub(crate) static STATUS: Spec = Spec {
     name: "GET /nodes/{node}/tasks/{upid}/status",
     class: OpClass::Read,
-    privileges: "none for tasks of the same token",
+    // A task can be read by the token that started it.
+    rights: &[],
 };
 
 pub(crate) static ENDPOINTS: [&Spec; 1] = [&STATUS];
@@ -68,7 +69,7 @@ impl FromStr for Upid {
         let hex = |t: &str, lengths: std::ops::RangeInclusive<usize>| {
             lengths.contains(&t.len()) && t.bytes().all(|b| b.is_ascii_hexdigit())
         };
-        let word = |t: &str| !t.contains([' ', '/', '\t', '\n', '\r']) && t.is_ascii();
+        let word = |t: &str| t.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
         let parts: Vec<&str> = text.split(':').collect();
         match parts.as_slice() {
             ["UPID", node, pid, pstart, start, kind, id, user, ""]
@@ -209,7 +210,7 @@ impl Client {
     }
 }
 
-fn task_state(data: &Value) -> Result<Option<TaskOutcome>, String> {
+pub(crate) fn task_state(data: &Value) -> Result<Option<TaskOutcome>, String> {
     let fields = Fields::of(data)?;
     match fields.text("status").as_deref() {
         Some("running") => Ok(None),

@@ -17,17 +17,17 @@ use crate::transport::{Bottom, Cause, Exchange, Phase, Reply, TransportError};
 pub(crate) static READ: Spec = Spec {
     name: "GET /read",
     class: OpClass::Read,
-    privileges: "",
+    rights: &[],
 };
 pub(crate) static CONVERGE: Spec = Spec {
     name: "POST /converge",
     class: OpClass::Converge,
-    privileges: "",
+    rights: &[],
 };
 pub(crate) static ONCE: Spec = Spec {
     name: "POST /once",
     class: OpClass::Once,
-    privileges: "",
+    rights: &[],
 };
 
 pub(crate) type Outcome = Result<Reply, TransportError>;
