@@ -17,6 +17,8 @@ mod failover;
 mod https;
 mod limit;
 pub mod metrics;
+#[cfg(any(test, fuzzing))]
+pub mod oracles;
 pub mod pending;
 pub mod privileges;
 pub mod qemu;

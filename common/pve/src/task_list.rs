@@ -48,7 +48,7 @@ fn tasks(data: &Value) -> Result<Listing<TaskEntry>, String> {
     wire::listing(data, entry)
 }
 
-fn entry(fields: Fields<'_>) -> Option<TaskEntry> {
+pub(crate) fn entry(fields: Fields<'_>) -> Option<TaskEntry> {
     let ended = match fields.text("endtime") {
         None => None,
         Some(_) => Some(fields.number("endtime")?),

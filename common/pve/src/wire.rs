@@ -74,10 +74,12 @@ impl<'a> Fields<'a> {
     /// A name of a grammar of ours: `Some(None)` if it is not there, `None` if it does not fit.
     #[expect(clippy::option_option, reason = "missing and malformed are different")]
     pub(crate) fn optional_id<T: FromStr>(self, key: &str) -> Option<Option<T>> {
-        match self.text(key) {
+        match self.present(key) {
             None => Some(None),
-            Some(text) if text.is_empty() => Some(None),
-            Some(text) => text.parse().ok().map(Some),
+            Some(value) => match scalar(value)? {
+                text if text.is_empty() => Some(None),
+                text => text.parse().ok().map(Some),
+            },
         }
     }
 
@@ -91,6 +93,15 @@ impl<'a> Fields<'a> {
             }),
             Value::String(text) => text.trim().parse().ok(),
             _ => None,
+        }
+    }
+
+    /// A boolean in any of PVE's spellings: `Some(None)` if it is not there, `None` if it is none of them.
+    #[expect(clippy::option_option, reason = "missing and malformed are different")]
+    pub(crate) fn optional_flag(self, key: &str) -> Option<Option<bool>> {
+        match self.present(key) {
+            None => Some(None),
+            Some(value) => flag(value).map(Some),
         }
     }
 
@@ -108,7 +119,7 @@ impl<'a> Fields<'a> {
 fn flag(value: &Value) -> Option<bool> {
     match value {
         Value::Bool(flag) => Some(*flag),
-        Value::Number(number) => number.as_u64().map(|number| number != 0),
+        Value::Number(number) => number.as_f64().map(|number| number != 0.0),
         Value::String(text) => parse_flag(text),
         _ => None,
     }
