@@ -45,7 +45,12 @@ pub(crate) async fn serve(sim: &Arc<Sim>, address: SocketAddr) -> std::io::Resul
 type Outcome = Result<Value, (u16, String)>;
 
 fn body<T: DeserializeOwned>(request: &Request) -> Result<T, (u16, String)> {
-    serde_json::from_slice(&request.body).map_err(|error| (400, error.to_string()))
+    let text: &[u8] = if request.body.is_empty() {
+        b"{}"
+    } else {
+        &request.body
+    };
+    serde_json::from_slice(text).map_err(|error| (400, error.to_string()))
 }
 
 fn to_value<T: serde::Serialize>(value: &T) -> Outcome {
@@ -78,16 +83,8 @@ fn answer(sim: &Arc<Sim>, request: &Request) -> Outcome {
             sim.clock.advance(Duration::from_millis(step.advance_ms));
             Ok(json!({"now_ms": ms(sim.clock.now())}))
         }
-        ("GET", ["_sim", "faults"]) => to_value(&*sim.faults()),
-        ("DELETE", ["_sim", "faults"]) => {
-            *sim.faults() = Faults::default();
-            sim.lock()
-                .vms
-                .values_mut()
-                .for_each(|vm| vm.faults = VmFaults::default());
-            Ok(json!({}))
-        }
-        ("POST", ["_sim", "faults", kind]) => add_fault(sim, kind, request),
+        (method, ["_sim", "faults", kind @ ..]) => faults(sim, (method, kind), request),
+        (method, ["_sim", "tasks", what @ ..]) => tasks(sim, (method, what), request),
         ("GET", ["_sim", "held"]) => to_value(&*sim.holds.subscribe().borrow()),
         ("POST", ["_sim", "release"]) => {
             sim.holds.release();
@@ -109,14 +106,76 @@ fn answer(sim: &Arc<Sim>, request: &Request) -> Outcome {
             Ok(json!({}))
         }
         (method, ["_sim", "vms", vmid, what]) => vm(sim, (method, vmid, what), request),
-        _ => Err((
-            404,
-            format!(
-                "no such control endpoint: {} /{}",
-                request.method,
-                path.join("/")
-            ),
-        )),
+        _ => unknown(request),
+    }
+}
+
+fn unknown(request: &Request) -> Outcome {
+    let path = request.path.join("/");
+    Err((
+        404,
+        format!("no such control endpoint: {} /{path}", request.method),
+    ))
+}
+
+fn faults(sim: &Sim, (method, kind): (&str, &[&str]), request: &Request) -> Outcome {
+    match (method, kind) {
+        ("GET", []) => to_value(&*sim.faults()),
+        ("DELETE", []) => {
+            *sim.faults() = Faults::default();
+            sim.lock()
+                .vms
+                .values_mut()
+                .for_each(|vm| vm.faults = VmFaults::default());
+            Ok(json!({}))
+        }
+        ("POST", [kind]) => add_fault(sim, kind, request),
+        _ => unknown(request),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HoldTasks {
+    #[serde(default)]
+    task: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReleaseTasks {
+    #[serde(default)]
+    upid: Option<String>,
+}
+
+/// Workers step by step: all to come stand still before their work until each is released.
+fn tasks(sim: &Sim, (method, what): (&str, &[&str]), request: &Request) -> Outcome {
+    match (method, what) {
+        ("GET", []) => {
+            let held = sim.holds.subscribe().borrow().clone();
+            let tasks = sim.tasks();
+            let rows = tasks.list.iter().map(|task| {
+                json!({"upid": task.upid, "exit": task.exit, "held": held.contains(&task.upid)})
+            });
+            Ok(rows.collect())
+        }
+        ("POST", ["hold"]) => {
+            let wanted: HoldTasks = body(request)?;
+            sim.faults().hold_tasks(wanted.task.as_deref());
+            Ok(json!({}))
+        }
+        ("POST", ["release"]) => match body::<ReleaseTasks>(request)?.upid {
+            Some(upid) if !sim.holds.release_one(&upid) => {
+                Err((404, format!("{upid} is not held")))
+            }
+            Some(_) => Ok(json!({})),
+            None => {
+                sim.faults().let_tasks_go();
+                sim.holds.release();
+                Ok(json!({}))
+            }
+        },
+        _ => unknown(request),
     }
 }
 

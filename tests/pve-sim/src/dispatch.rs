@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::acl::{self, Who};
 use crate::auth;
+use crate::carried;
 use crate::fail::{ApiResult, Fail};
 use crate::faults::RequestEffect;
 use crate::http::{Reply, Request, form};
@@ -150,7 +151,8 @@ async fn run(route: &Route, call: Call, fault: Option<RequestEffect>) -> ApiResu
     let what = format!("{} {}", route.method, route.template);
     let work = (route.handler)(call);
     let inner = sim.clone();
-    let running = sim.tracker.spawn(async move {
+    let load = carried::Carried::request(fault.as_ref());
+    let running = sim.tracker.spawn(carried::scope(load, async move {
         if let Some(time) = fault.as_ref().and_then(RequestEffect::delay) {
             inner.clock.sleep(time).await;
         }
@@ -161,8 +163,11 @@ async fn run(route: &Route, call: Call, fault: Option<RequestEffect>) -> ApiResu
         if fault == Some(RequestEffect::HoldReply) {
             inner.holds.stand(&what).await;
         }
+        if let Some(time) = fault.as_ref().and_then(RequestEffect::delay_of_reply) {
+            inner.clock.sleep(time).await;
+        }
         result
-    });
+    }));
     tokio::select! {
         result = running => {
             result.unwrap_or_else(|error| Err(Fail::die(format!("internal error: {error}"))))

@@ -40,13 +40,19 @@ pub enum RequestEffect {
     Hold,
     /// Done at once, answered once it is let go.
     HoldReply,
+    /// Done at once, answered after this time; beyond 30 s the proxy answers 596.
+    DelayReply { ms: u64 },
+    /// The first lock that it or its worker asks for is not got: 10 s, then the text of that lock.
+    LockTimeout,
+    /// This happens to the worker that it forks, which is in the list of tasks at once; nothing if it forks none.
+    Task(TaskEffect),
 }
 
 /// A fault of tasks: applies to the `nth` and the following `times - 1` tasks of that type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskFault {
-    /// Worker type: `imgdel`, `qmconfig`, `resize`, …
+    /// Worker type: `imgdel`, `qmconfig`, `resize`, …; `*` for every one.
     pub task: String,
     /// Only tasks with this id (`100`, `9999@local`).
     #[serde(default)]
@@ -75,6 +81,14 @@ pub enum TaskEffect {
     Slow { ms: u64 },
     /// Done once it is let go; it runs until then.
     Hold,
+    /// Done, then it runs on until it is let go.
+    HoldAfter,
+    /// Done, then it runs on for this time.
+    SlowAfter { ms: u64 },
+    /// Done, the worker is killed before its last line (`unexpected status`).
+    KillAfter,
+    /// The first lock that it asks for is not got: it runs 10 s, then ends with the text of that lock.
+    LockTimeout,
 }
 
 fn one() -> u32 {
@@ -101,6 +115,13 @@ impl RequestEffect {
     pub(crate) fn delay(&self) -> Option<Duration> {
         match self {
             Self::Delay { ms } => Some(Duration::from_millis(*ms)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn delay_of_reply(&self) -> Option<Duration> {
+        match self {
+            Self::DelayReply { ms } => Some(Duration::from_millis(*ms)),
             _ => None,
         }
     }
@@ -131,6 +152,22 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// A rule of its own for all tasks to come, until [`Faults::let_tasks_go`].
+    pub(crate) fn hold_tasks(&mut self, kind: Option<&str>) {
+        self.tasks.push(TaskFault {
+            task: kind.unwrap_or("*").to_owned(),
+            id: None,
+            nth: 1,
+            times: u32::MAX,
+            effect: TaskEffect::Hold,
+        });
+    }
+
+    pub(crate) fn let_tasks_go(&mut self) {
+        self.tasks
+            .retain(|rule| rule.effect != TaskEffect::Hold || rule.times < u32::MAX / 2);
+    }
+
     pub(crate) fn take_busy(&mut self, storage: &str) -> bool {
         match self.busy_storages.get_mut(storage) {
             Some(left) if *left > 0 => {
@@ -154,7 +191,8 @@ impl Faults {
         let rules = self
             .tasks
             .iter_mut()
-            .filter(|r| r.task == kind && r.id.as_ref().is_none_or(|wanted| wanted == id));
+            .filter(|r| r.task == kind || r.task == "*")
+            .filter(|r| r.id.as_ref().is_none_or(|wanted| wanted == id));
         let effect = hit(rules.map(|r| (&mut r.nth, &mut r.times, &r.effect)));
         self.tasks.retain(|rule| rule.times > 0);
         effect

@@ -149,6 +149,12 @@ impl SimHandle {
             .insert(storage.to_owned(), times);
     }
 
+    /// Rules for requests and tasks that are not used up.
+    pub fn faults_left(&self) -> usize {
+        let faults = self.sim.faults();
+        faults.requests.len() + faults.tasks.len()
+    }
+
     pub fn clear_faults(&self) {
         *self.sim.faults() = crate::faults::Faults::default();
         self.sim
@@ -177,6 +183,29 @@ impl SimHandle {
     /// Lets go of everything that [`RequestEffect::Hold`](crate::RequestEffect::Hold) and its like hold now.
     pub fn release(&self) {
         self.sim.holds.release();
+    }
+
+    /// Lets go of one held task by its UPID, or of the requests of one `METHOD template`; `false` if none is held.
+    pub fn release_one(&self, what: &str) -> bool {
+        self.sim.holds.release_one(what)
+    }
+
+    /// Tasks that start from now on (of this worker type, or all) stand still before their work, one release each.
+    pub fn hold_tasks(&self, kind: Option<&str>) {
+        self.sim.faults().hold_tasks(kind);
+    }
+
+    /// Ends [`SimHandle::hold_tasks`]; tasks that stand still go on.
+    pub fn release_tasks(&self) {
+        self.sim.faults().let_tasks_go();
+        self.sim.holds.release();
+    }
+
+    /// UPIDs of the workers that run now, in the order in which they began.
+    pub fn running_tasks(&self) -> Vec<String> {
+        let tasks = self.sim.tasks();
+        let running = tasks.list.iter().filter(|task| task.exit.is_none());
+        running.map(|task| task.upid.clone()).collect()
     }
 
     /// What is held: requests as `METHOD template`, tasks as their UPID.

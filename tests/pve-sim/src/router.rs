@@ -36,7 +36,7 @@ pub(crate) struct Route {
     pub(crate) handler: Handler,
 }
 
-/// A route whose code answers at once.
+/// A route whose code answers at once, when it is its turn.
 pub(crate) fn now(
     method: &'static str,
     template: &'static str,
@@ -44,7 +44,7 @@ pub(crate) fn now(
     params: &[Param],
     code: fn(&Call) -> ApiResult,
 ) -> Route {
-    let handler: Handler = Box::new(move |call| Box::pin(std::future::ready(code(&call))));
+    let handler: Handler = Box::new(move |call| Box::pin(async move { code(&call) }));
     Route {
         method,
         template,

@@ -1,12 +1,12 @@
 //! The heart: state, clock, locks, hardware, tasks, faults and log in one place. Must not know HTTP.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -15,6 +15,7 @@ use crate::fail::Fail;
 use crate::faults::{Faults, RequestEffect, TaskEffect};
 use crate::hardware::Hardware;
 use crate::holds::Holds;
+use crate::locks::Locks;
 use crate::log::{Entry, RequestLog};
 use crate::state::{State, Vm, VmNumber};
 use crate::stats::Stats;
@@ -74,15 +75,13 @@ pub(crate) struct Sim {
     log: Mutex<RequestLog>,
     stats: Mutex<Stats>,
     random: Mutex<StdRng>,
-    flocks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    pids: AtomicU32,
+    pub(crate) locks: Locks,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// PVE waits this long for a config or storage lock.
-const LOCK_WAIT: Duration = Duration::from_secs(10);
 
 impl Sim {
     pub(crate) fn new(state: State, settings: &Settings, hardware: Box<dyn Hardware>) -> Self {
@@ -103,7 +102,8 @@ impl Sim {
             log: Mutex::default(),
             stats: Mutex::new(known),
             random: Mutex::new(StdRng::seed_from_u64(settings.seed)),
-            flocks: Mutex::default(),
+            pids: AtomicU32::new(1001),
+            locks: Locks::default(),
         }
     }
 
@@ -141,6 +141,11 @@ impl Sim {
         self.log().add(entry);
     }
 
+    /// The pid of a process that starts now: a worker or a QEMU.
+    pub(crate) fn next_pid(&self) -> u32 {
+        self.pids.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Random bytes as lower-case hex.
     pub(crate) fn random_hex(&self, bytes: usize) -> String {
         let mut raw = vec![0; bytes];
@@ -159,51 +164,6 @@ impl Sim {
             part(17, 20),
             part(20, 32)
         )
-    }
-
-    async fn flock(&self, key: &str, refused: String) -> Result<OwnedMutexGuard<()>, Fail> {
-        let lock = locked(&self.flocks)
-            .entry(key.to_owned())
-            .or_default()
-            .clone();
-        tokio::select! {
-            biased;
-            guard = lock.lock_owned() => Ok(guard),
-            () = self.clock.sleep(LOCK_WAIT) => Err(Fail::die(refused)),
-        }
-    }
-
-    /// `/var/lock/qemu-server/lock-<vmid>.conf` of one PVE node.
-    pub(crate) async fn lock_vm(
-        &self,
-        node: &str,
-        vmid: VmNumber,
-    ) -> Result<OwnedMutexGuard<()>, Fail> {
-        let file = format!("/var/lock/qemu-server/lock-{vmid}.conf");
-        self.flock(
-            &format!("{node}{file}"),
-            format!("can't lock file '{file}' - got timeout"),
-        )
-        .await
-    }
-
-    /// The lock around allocation and freeing: a file of the PVE node, or of the cluster if the storage is shared.
-    pub(crate) async fn lock_storage(
-        &self,
-        node: &str,
-        storage: &str,
-    ) -> Result<OwnedMutexGuard<()>, Fail> {
-        let shared = self.lock().storages.get(storage).is_some_and(|s| s.shared);
-        if shared {
-            let text = format!("cfs-lock 'storage-{storage}' error: got lock request timeout");
-            return self.flock(&format!("cfs/{storage}"), text).await;
-        }
-        let file = format!("/var/lock/pve-manager/pve-storage-{storage}");
-        self.flock(
-            &format!("{node}{file}"),
-            format!("can't lock file '{file}' - got timeout"),
-        )
-        .await
     }
 
     /// Runs code on a VM that is on this PVE node.

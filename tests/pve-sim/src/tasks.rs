@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::acl::Who;
+use crate::carried;
 use crate::fail::Fail;
 use crate::faults::TaskEffect;
 use crate::sim::Sim;
@@ -24,16 +26,20 @@ pub(crate) struct Task {
     /// `None` while it runs.
     pub(crate) exit: Option<String>,
     pub(crate) end: u64,
-    pub(crate) log: Vec<String>,
+    /// The how-manieth to end: the order of the archive.
+    pub(crate) ended_as: usize,
+    pub(crate) log: TaskLog,
     /// Its log file is gone.
     pub(crate) vanished: bool,
+    /// Somebody stops it.
+    pub(crate) stop: CancellationToken,
     ended: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     pub(crate) list: Vec<Task>,
-    forks: u32,
+    ends: usize,
 }
 
 /// What a worker writes its lines to.
@@ -48,7 +54,8 @@ impl TaskLog {
             .push(text.into());
     }
 
-    fn lines(&self) -> Vec<String> {
+    /// What is in the log file by now, of a running worker too.
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -64,39 +71,66 @@ pub(crate) struct TaskKind {
     pub(crate) id: String,
 }
 
-/// Starts a worker and returns its UPID.
+/// Starts a worker and returns its UPID. It is in the list of tasks from here on, also while it is slow or waits for a lock
+/// (`RESTEnvironment.pm` `fork_worker` registers it before anything else).
 pub(crate) fn fork<F, W>(sim: &Arc<Sim>, who: &Who, what: &TaskKind, work: F) -> String
 where
     F: FnOnce(TaskLog) -> W + Send + 'static,
     W: Future<Output = Result<(), Fail>> + Send + 'static,
 {
-    let upid = register(sim, who, what);
-    let effect = sim.take_task_fault(what.kind, &what.id);
+    let log = TaskLog::default();
+    let (upid, stop) = register(sim, who, what, log.clone());
+    let given = carried::take_task().or_else(|| sim.take_task_fault(what.kind, &what.id));
+    let lock = carried::take_lock() || given == Some(TaskEffect::LockTimeout);
     let (sim, name) = (sim.clone(), upid.clone());
-    sim.tracker.clone().spawn(async move {
-        let log = TaskLog::default();
-        if let Some(TaskEffect::Slow { ms }) = effect {
-            sim.clock.sleep(Duration::from_millis(ms)).await;
-        }
-        if let Some(TaskEffect::Hold) = effect {
-            sim.holds.stand(&name).await;
-        }
-        let result = match &effect {
-            Some(TaskEffect::Fail { text }) => Err(text.clone()),
-            Some(TaskEffect::Kill) => Err("unexpected status".to_owned()),
-            _ => work(log.clone()).await.map_err(|fail| fail.exit_text()),
-        };
-        finish(&sim, &name, result, effect.as_ref(), log.lines());
-    });
+    let worker = carried::Carried::worker(log.clone(), lock);
+    sim.tracker
+        .clone()
+        .spawn(carried::scope(worker, async move {
+            let effect = given.as_ref();
+            let result = tokio::select! {
+                biased;
+                // The signal handler of a worker (`RESTEnvironment.pm`).
+                () = stop.cancelled() => Err("received interrupt".to_owned()),
+                result = perform(&sim, &name, effect, work(log.clone())) => result,
+            };
+            finish(&sim, &name, result, effect);
+        }));
     upid
 }
 
-fn register(sim: &Sim, who: &Who, what: &TaskKind) -> String {
+/// The work with what its rule does to it.
+async fn perform(
+    sim: &Sim,
+    upid: &str,
+    effect: Option<&TaskEffect>,
+    work: impl Future<Output = Result<(), Fail>>,
+) -> Result<(), String> {
+    match effect {
+        Some(TaskEffect::Slow { ms }) => sim.clock.sleep(Duration::from_millis(*ms)).await,
+        Some(TaskEffect::Hold) => sim.holds.stand(upid).await,
+        Some(TaskEffect::Fail { text }) => return Err(text.clone()),
+        Some(TaskEffect::Kill) => return Err(KILLED.to_owned()),
+        _ => {}
+    }
+    let result = work.await.map_err(|fail| fail.exit_text());
+    match effect {
+        Some(TaskEffect::SlowAfter { ms }) => sim.clock.sleep(Duration::from_millis(*ms)).await,
+        Some(TaskEffect::HoldAfter) => sim.holds.stand(upid).await,
+        Some(TaskEffect::KillAfter) => return Err(KILLED.to_owned()),
+        Some(TaskEffect::FailAfter { text }) => return result.and(Err(text.clone())),
+        _ => {}
+    }
+    result
+}
+
+/// What PVE says of a worker that wrote no last line.
+const KILLED: &str = "unexpected status";
+
+fn register(sim: &Sim, who: &Who, what: &TaskKind, log: TaskLog) -> (String, CancellationToken) {
     let start = sim.clock.epoch();
-    let mut tasks = sim.tasks();
-    tasks.forks += 1;
-    let pid = 1000 + tasks.forks;
-    let pstart = 457_000 + u64::from(tasks.forks) * 17;
+    let pid = sim.next_pid();
+    let pstart = 457_000 + u64::from(pid) * 17;
     let upid = format!(
         "UPID:{}:{pid:08X}:{pstart:08X}:{start:08X}:{}:{}:{}:",
         what.node,
@@ -104,7 +138,8 @@ fn register(sim: &Sim, who: &Who, what: &TaskKind) -> String {
         what.id,
         who.id()
     );
-    tasks.list.push(Task {
+    let stop = CancellationToken::new();
+    sim.tasks().list.push(Task {
         upid: upid.clone(),
         node: what.node.clone(),
         pid,
@@ -115,41 +150,37 @@ fn register(sim: &Sim, who: &Who, what: &TaskKind) -> String {
         who: who.clone(),
         exit: None,
         end: 0,
-        log: Vec::new(),
+        ended_as: 0,
+        log,
         vanished: false,
+        stop: stop.clone(),
         ended: watch::Sender::new(false),
     });
-    upid
+    (upid, stop)
 }
 
-fn finish(
-    sim: &Sim,
-    upid: &str,
-    result: Result<(), String>,
-    effect: Option<&TaskEffect>,
-    mut log: Vec<String>,
-) {
+fn finish(sim: &Sim, upid: &str, result: Result<(), String>, effect: Option<&TaskEffect>) {
     let now = sim.clock.epoch();
     let mut tasks = sim.tasks();
+    tasks.ends += 1;
+    let ends = tasks.ends;
     let Some(task) = tasks.list.iter_mut().find(|task| task.upid == upid) else {
         return;
     };
     let exit = match (result, effect) {
         (Ok(()), Some(TaskEffect::Warn { count })) => format!("WARNINGS: {count}"),
-        (Ok(()), Some(TaskEffect::FailAfter { text })) => text.clone(),
         (Err(text), _) => text,
         (Ok(()), _) => "OK".to_owned(),
     };
     match exit.as_str() {
-        "OK" => log.push("TASK OK".to_owned()),
-        "unexpected status" => {}
-        text if text.starts_with("WARNINGS: ") => log.push(format!("TASK {text}")),
-        text => log.push(format!("TASK ERROR: {text}")),
+        "OK" => task.log.line("TASK OK"),
+        KILLED => {}
+        text if text.starts_with("WARNINGS: ") => task.log.line(format!("TASK {text}")),
+        text => task.log.line(format!("TASK ERROR: {text}")),
     }
     task.vanished = matches!(effect, Some(TaskEffect::Vanish));
-    task.log = log;
     task.exit = Some(exit);
-    task.end = now;
+    (task.end, task.ended_as) = (now, ends);
     task.ended.send_replace(true);
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::acl::{self, Who};
+use crate::carried;
 use crate::drive::{self, Drive};
 use crate::fail::Fail;
 use crate::sim::{Sim, no_config};
@@ -34,9 +35,44 @@ pub(crate) fn check_state(vm: &Vm, digest: Option<&str>) -> Result<(), Fail> {
     }
 }
 
-/// Does the change under the VM's file lock, hot-plugging where the VM runs.
+/// Does the change under the VM's file lock, hot-plugging where the VM runs, and tells the worker's log.
+pub(crate) async fn run(sim: &Arc<Sim>, change: Change) -> Result<(), Fail> {
+    let _guard = sim.lock_vm(&change.node, change.vmid).await?;
+    sim.with_vm(&change.node, change.vmid, |vm| {
+        check_state(vm, change.digest.as_deref())
+    })??;
+    carried::log_line(&change.told());
+    locked(sim, change).await
+}
+
+/// The same for a VM in the making.
 pub(crate) async fn apply(sim: &Arc<Sim>, change: Change) -> Result<(), Fail> {
     let _guard = sim.lock_vm(&change.node, change.vmid).await?;
+    locked(sim, change).await
+}
+
+impl Change {
+    /// The request's parameters in the order of their names.
+    fn told(&self) -> String {
+        let mut shown: BTreeMap<&str, String> = BTreeMap::new();
+        for (flag, list) in [("delete", &self.delete), ("revert", &self.revert)] {
+            if !list.is_empty() {
+                shown.insert(flag, list.join(","));
+            }
+        }
+        if self.force {
+            shown.insert("force", "1".to_owned());
+        }
+        shown.extend(self.set.iter().map(|(k, v)| (k.as_str(), v.clone())));
+        let mut text = format!("update VM {}:", self.vmid);
+        for (key, value) in shown {
+            text.extend([" -", key, " ", &value]);
+        }
+        text
+    }
+}
+
+async fn locked(sim: &Arc<Sim>, change: Change) -> Result<(), Fail> {
     let mut work = Update {
         sim,
         modified: BTreeSet::new(),

@@ -301,34 +301,21 @@ fn storage_access(
 
 async fn put(call: Call) -> ApiResult {
     let change = prepare(&call)?;
-    update::apply(&call.sim, change).await?;
+    update::run(&call.sim, change).await?;
     Ok(null())
 }
 
 async fn post(call: Call) -> ApiResult {
     let change = prepare(&call)?;
     let vmid = change.vmid;
-    let mut shown: Vec<String> = Vec::new();
-    for (flag, list) in [("delete", &change.delete), ("revert", &change.revert)] {
-        if !list.is_empty() {
-            shown.push(format!("-{flag} {}", list.join(",")));
-        }
-    }
-    shown.extend(
-        change
-            .set
-            .iter()
-            .map(|(key, value)| format!("-{key} {value}")),
-    );
     let what = TaskKind {
         node: change.node.clone(),
         kind: "qmconfig",
         id: vmid.to_string(),
     };
     let sim = call.sim.clone();
-    let upid = tasks::fork(&call.sim, &call.who, &what, move |log| async move {
-        log.line(format!("update VM {vmid}: {}", shown.join(" ")));
-        update::apply(&sim, change).await
+    let upid = tasks::fork(&call.sim, &call.who, &what, move |_| async move {
+        update::run(&sim, change).await
     });
     let Some(delay) = call.number("background_delay") else {
         return Ok(json!(upid).into());
@@ -344,7 +331,7 @@ async fn unlink(mut call: Call) -> ApiResult {
     let list = call.params.remove("idlist").unwrap_or_default();
     call.params.insert("delete".to_owned(), list);
     let change = prepare(&call)?;
-    update::apply(&call.sim, change).await?;
+    update::run(&call.sim, change).await?;
     Ok(null())
 }
 

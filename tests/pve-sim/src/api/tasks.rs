@@ -29,9 +29,7 @@ pub(super) fn routes() -> Vec<Route> {
         now("GET", "/cluster/tasks", Perm::User, &[], |call| {
             Ok(cluster_list(call))
         }),
-        now("GET", "/nodes/{node}/tasks", Perm::User, &filter, |call| {
-            Ok(list(call))
-        }),
+        now("GET", "/nodes/{node}/tasks", Perm::User, &filter, list),
         now("GET", "/nodes/{node}/tasks/{upid}", Perm::User, &[], |_| {
             Ok(json!([{"name": "log"}, {"name": "status"}]).into())
         }),
@@ -146,7 +144,7 @@ fn status(call: &Call) -> ApiResult {
 
 fn log(call: &Call) -> ApiResult {
     let lines = match find(call, "Sys.Audit")? {
-        Found::Task(task) => task.log,
+        Found::Task(task) => task.log.lines(),
         Found::Gone => vec!["unable to open file - No such file or directory".to_owned()],
     };
     let take = |name: &str, default: usize| {
@@ -172,12 +170,51 @@ fn log(call: &Call) -> ApiResult {
 
 fn stop(call: &Call) -> ApiResult {
     match find(call, "Sys.Modify")? {
-        Found::Task(_) => Ok(null()),
+        Found::Task(task) => {
+            task.stop.cancel();
+            Ok(null())
+        }
         Found::Gone => Err(Fail::param("upid", "no such task")),
     }
 }
 
-fn list(call: &Call) -> Answer {
+/// The end states that a filter lets through (`Tasks.pm`, `pve-task-status-type`).
+fn states(call: &Call) -> Result<Vec<String>, Fail> {
+    let all = ["ok", "warning", "error", "unknown"].map(str::to_owned);
+    if call.flag("errors") {
+        return Ok(all[1..].to_vec());
+    }
+    let Some(text) = call.get("statusfilter") else {
+        return Ok(all.to_vec());
+    };
+    let wanted = text.split([',', ';', ' ']).filter(|item| !item.is_empty());
+    wanted
+        .map(|item| {
+            let name = item.to_lowercase();
+            if all.contains(&name) {
+                Ok(name)
+            } else {
+                Err(Fail::param(
+                    "statusfilter",
+                    format!("invalid format - invalid status '{item}'\n"),
+                ))
+            }
+        })
+        .collect()
+}
+
+fn state_of(exit: Option<&str>) -> &'static str {
+    match exit {
+        None | Some("unexpected status") => "unknown",
+        Some("OK") => "ok",
+        Some(text) if text.starts_with("WARNINGS: ") => "warning",
+        Some(_) => "error",
+    }
+}
+
+/// Running workers in the order in which they began, with the whole token id as their user, then ended ones, the last to end
+/// first (the file `active` and the index read backwards). A token sees exactly its own.
+fn list(call: &Call) -> ApiResult {
     let node = call.node();
     let audit = acl::has(
         &call.sim.lock(),
@@ -185,29 +222,39 @@ fn list(call: &Call) -> Answer {
         &format!("/nodes/{node}"),
         "Sys.Audit",
     );
+    let states = states(call)?;
     let tasks = call.sim.tasks();
     let source = call.get("source").unwrap_or("archive");
     let wanted = |task: &&Task| {
         let alive = task.exit.is_none();
-        let in_source = matches!(
-            (source, alive),
-            ("all", _) | ("active", true) | ("archive", false)
-        );
-        let failed = task.exit.as_deref().is_some_and(|exit| exit != "OK");
+        let user = if alive {
+            task.who.id()
+        } else {
+            task.who.user.clone()
+        };
+        let own = if alive {
+            task.who.id() == call.who.id()
+        } else {
+            is_own(call, task)
+        };
+        let holds = |part: &str| user.to_lowercase().contains(&part.to_lowercase());
         task.node == node
-            && in_source
-            && (audit || is_own(call, task))
+            && matches!(
+                (source, alive),
+                ("all", _) | ("active", true) | ("archive", false)
+            )
+            && (audit || own)
             && call.get("vmid").is_none_or(|vmid| vmid == task.id)
             && call.get("typefilter").is_none_or(|kind| kind == task.kind)
-            && call
-                .get("userfilter")
-                .is_none_or(|user| task.who.id().contains(user))
+            && call.get("userfilter").is_none_or(holds)
             && call.number("since").is_none_or(|since| task.start >= since)
             && call.number("until").is_none_or(|until| task.start <= until)
-            && (!call.flag("errors") || failed)
+            && states
+                .iter()
+                .any(|state| *state == state_of(task.exit.as_deref()))
     };
     let mut found: Vec<&Task> = tasks.list.iter().filter(wanted).collect();
-    found.reverse();
+    found.sort_by_key(|task| (task.exit.is_some(), std::cmp::Reverse(task.ended_as)));
     let total = found.len();
     let take = |name: &str, default: usize| {
         call.number(name)
@@ -218,20 +265,25 @@ fn list(call: &Call) -> Answer {
         .into_iter()
         .skip(take("start", 0))
         .take(take("limit", 50))
-        .map(|task| {
-            let mut map = base(task);
-            let status = task.exit.as_deref().unwrap_or("RUNNING");
-            map.insert("status".into(), json!(status));
-            if task.exit.is_some() {
-                map.insert("endtime".into(), json!(task.end));
-            }
-            Value::Object(map)
-        });
+        .map(list_row);
     let count = (total > 0).then(|| ("total".to_owned(), json!(total)));
-    Answer {
+    Ok(Answer {
         data: rows.collect(),
         more: count.into_iter().collect(),
+    })
+}
+
+fn list_row(task: &Task) -> Value {
+    let mut map = base(task);
+    if let Some(exit) = &task.exit {
+        map.insert("status".into(), json!(exit));
+        map.insert("endtime".into(), json!(task.end));
+    } else {
+        map.insert("status".into(), json!("RUNNING"));
+        map.insert("user".into(), json!(task.who.id()));
+        map.remove("tokenid");
     }
+    Value::Object(map)
 }
 
 /// `/cluster/tasks`: compares the user with the full token id, so that a token sees its own tasks only with Sys.Audit on `/`.

@@ -9,6 +9,7 @@ mod leftovers;
 mod moves;
 mod rights;
 mod shapes;
+mod tasks;
 mod wire;
 
 use std::sync::Arc;
