@@ -23,6 +23,7 @@ pub mod pending;
 pub mod privileges;
 pub mod qemu;
 pub mod request;
+pub mod resize;
 pub mod resources;
 mod retry;
 pub mod snapshot;
@@ -218,10 +219,11 @@ impl Client {
 
 /// Every endpoint that the client calls, with class and rights, for the reference and for checks.
 pub fn endpoints() -> impl Iterator<Item = &'static Spec> {
-    let groups: [&'static [&'static Spec]; 7] = [
+    let groups: [&'static [&'static Spec]; 8] = [
         &cluster::ENDPOINTS,
         &storage::ENDPOINTS,
         &qemu::ENDPOINTS,
+        &resize::ENDPOINTS,
         &snapshot::ENDPOINTS,
         &access::ENDPOINTS,
         &task::ENDPOINTS,
