@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use csi_proto::csi::v1::{
+    CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
     ControllerUnpublishVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest, Volume,
     VolumeCapability,
 };
@@ -91,6 +92,35 @@ impl Caller {
             .controller_unpublish_volume(request)
             .await
             .map(drop)
+    }
+
+    /// ControllerExpandVolume of an ext4 volume to at least that many bytes: its capacity afterwards.
+    pub async fn expand(&self, volume_id: &str, bytes: i64) -> Result<i64, Status> {
+        let request = ControllerExpandVolumeRequest {
+            volume_id: volume_id.to_owned(),
+            capacity_range: Some(CapacityRange {
+                required_bytes: bytes,
+                limit_bytes: 0,
+            }),
+            volume_capability: Some(mount_capability()),
+            ..Default::default()
+        };
+        self.expand_as(request)
+            .await
+            .map(|answer| answer.capacity_bytes)
+    }
+
+    /// ControllerExpandVolume.
+    pub async fn expand_as(
+        &self,
+        request: ControllerExpandVolumeRequest,
+    ) -> Result<ControllerExpandVolumeResponse, Status> {
+        let answer = self
+            .csi
+            .controller()
+            .controller_expand_volume(request)
+            .await?;
+        Ok(answer.into_inner())
     }
 
     /// DeleteVolume.
