@@ -126,7 +126,8 @@ pub async fn find(
     }
 }
 
-fn only(disks: Vec<Disk>, wwn: Wwn) -> Result<Option<Disk>, Error> {
+/// The one disk of this name. Two of them are an error: neither is proved.
+pub(crate) fn only(disks: Vec<Disk>, wwn: Wwn) -> Result<Option<Disk>, Error> {
     let mut matching: Vec<Disk> = disks.into_iter().filter(|disk| disk.has(wwn)).collect();
     if matching.len() > 1 {
         let names: Vec<&str> = matching.iter().map(|disk| disk.name.as_str()).collect();

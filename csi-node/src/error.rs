@@ -111,6 +111,48 @@ pub enum Error {
         /// Where it should be.
         path: PathBuf,
     },
+    /// Expand of what is not there.
+    #[error("the volume is not mounted at {path}", path = path.display())]
+    NotMounted {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// Its new size has not come to this machine.
+    #[error("disk {disk} has {found} here yet, and {wanted} are asked for")]
+    StillSmall {
+        /// Its name here.
+        disk: String,
+        /// Size of the disk.
+        found: Bytes,
+        /// Size that is asked for.
+        wanted: Bytes,
+    },
+    /// Larger than it may be.
+    #[error("the volume has {found}, more than the limit of {limit}")]
+    OverLimit {
+        /// Size of the disk.
+        found: Bytes,
+        /// What was allowed.
+        limit: Bytes,
+    },
+    /// Its file system can't be grown as it is.
+    #[error("the file system at {path} cannot be grown: {why}", path = path.display())]
+    CannotGrow {
+        /// Where it is mounted.
+        path: PathBuf,
+        /// What stands in the way.
+        why: &'static str,
+    },
+    /// The program said that it had grown the file system, and it has not.
+    #[error("the file system on disk {disk} has {found} of {wanted} yet")]
+    NotFilled {
+        /// Its name here.
+        disk: String,
+        /// Size of the file system.
+        found: Bytes,
+        /// Size of the disk.
+        wanted: Bytes,
+    },
     /// Published there already, in another way.
     #[error("the volume is published at {path} {how} already", path = path.display())]
     PublishedOtherwise {
@@ -221,6 +263,12 @@ pub enum Unfit {
     /// It is mounted elsewhere.
     #[error("it is mounted at {path}", path = .0.display())]
     MountedAt(PathBuf),
+    /// It is a raw volume, too.
+    #[error("it is published as a raw device at {path}", path = .0.display())]
+    RawAt(PathBuf),
+    /// It is mounted, and what is mounted is no longer there.
+    #[error("no ext4 is on it any more")]
+    NoExt4,
     /// Something in another mount namespace or in the kernel has it.
     #[error("something else on this machine uses it")]
     InUse,
@@ -263,6 +311,11 @@ impl Error {
             | Self::WrongPath { .. }
             | Self::NotEmpty { .. }
             | Self::NotStaged { .. }
+            | Self::NotMounted { .. }
+            | Self::StillSmall { .. }
+            | Self::OverLimit { .. }
+            | Self::CannotGrow { .. }
+            | Self::NotFilled { .. }
             | Self::PublishedOtherwise { .. }
             | Self::PublishedElsewhere { .. }
             | Self::ReadOnlyAfterErrors { .. }
@@ -292,6 +345,8 @@ impl Error {
             | Self::Host(HostError::Lost { .. })
             | Self::AfterMount(_)
             | Self::DeviceMissing { .. }
+            | Self::StillSmall { .. }
+            | Self::NotFilled { .. }
             | Self::NotLabelled(_)
             | Self::NodeUnreadable(_)
             | Self::InUse { .. }
@@ -305,8 +360,11 @@ impl Error {
             | Self::WrongPath { .. }
             | Self::NotEmpty { .. }
             | Self::NotStaged { .. }
+            | Self::NotMounted { .. }
+            | Self::CannotGrow { .. }
             | Self::PublishedElsewhere { .. }
             | Self::ReadOnlyAfterErrors { .. } => Code::FailedPrecondition,
+            Self::OverLimit { .. } => Code::OutOfRange,
             Self::PublishedOtherwise { .. } => Code::AlreadyExists,
             Self::VolumeNotFound => Code::NotFound,
             Self::Tool { .. }

@@ -22,6 +22,10 @@ pub(crate) struct FakeHost {
     broken: Option<PathBuf>,
     tables: Mutex<VecDeque<&'static str>>,
     calls: Mutex<Vec<String>>,
+    nodes: Mutex<Vec<(PathBuf, DeviceNumber)>>,
+    rescans: Mutex<VecDeque<Option<Bytes>>>,
+    heads: Mutex<VecDeque<Vec<u8>>>,
+    tools: Mutex<VecDeque<Result<ToolOutput, HostError>>>,
 }
 
 /// A disk of 1 GiB with nothing on it; `wwn` as `0x…`.
@@ -67,6 +71,26 @@ impl FakeHost {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
 
+    /// A device node that is at a path.
+    pub(crate) fn put_node(&self, path: &str, number: DeviceNumber) {
+        self.nodes.lock().unwrap().push((path.into(), number));
+    }
+
+    /// The size that all disks have after one rescan and the next; none: it fails. After the last it changes nothing.
+    pub(crate) fn set_rescans(&self, sizes: &[Option<Bytes>]) {
+        *self.rescans.lock().unwrap() = sizes.iter().copied().collect();
+    }
+
+    /// How devices begin, at one reading after the other.
+    pub(crate) fn set_heads(&self, heads: Vec<Vec<u8>>) {
+        *self.heads.lock().unwrap() = heads.into();
+    }
+
+    /// What programs answer, one after the other.
+    pub(crate) fn set_tools(&self, answers: Vec<Result<ToolOutput, HostError>>) {
+        *self.tools.lock().unwrap() = answers.into();
+    }
+
     pub(crate) fn set_disks(&self, disks: Vec<Disk>) {
         *self.disks.lock().unwrap() = disks;
     }
@@ -83,6 +107,19 @@ impl Host for FakeHost {
     }
     async fn has_device(&self, _: DeviceNumber) -> Result<bool, HostError> {
         Ok(false)
+    }
+    async fn rescan(&self, disk: &Disk) -> Result<(), HostError> {
+        let call = format!("rescan {}", disk.name);
+        self.calls.lock().unwrap().push(call);
+        match self.rescans.lock().unwrap().pop_front() {
+            None => Ok(()),
+            Some(None) => not_here(),
+            Some(Some(size)) => {
+                let mut disks = self.disks.lock().unwrap();
+                disks.iter_mut().for_each(|disk| disk.size = size);
+                Ok(())
+            }
+        }
     }
     fn kubelet_dir(&self) -> &Path {
         Path::new("/")
@@ -104,6 +141,10 @@ impl Host for FakeHost {
     async fn read_block(&self, _: &Device, _: u64) -> Result<Vec<u8>, HostError> {
         not_here()
     }
+    async fn cached_head(&self, _: &Device) -> Result<Vec<u8>, HostError> {
+        let head = self.heads.lock().unwrap().pop_front();
+        head.map_or_else(not_here, Ok)
+    }
     async fn write_block(&self, _: &Device, _: u64, _: Vec<u8>) -> Result<(), HostError> {
         not_here()
     }
@@ -115,7 +156,8 @@ impl Host for FakeHost {
     ) -> Result<ToolOutput, HostError> {
         let call = format!("{tool} for {} s", limit.as_secs());
         self.calls.lock().unwrap().push(call);
-        not_here()
+        let answer = self.tools.lock().unwrap().pop_front();
+        answer.unwrap_or_else(not_here)
     }
     async fn mounts(&self) -> Result<Vec<Mount>, HostError> {
         let table = self.tables.lock().unwrap().pop_front().unwrap_or_default();
@@ -145,8 +187,10 @@ impl Host for FakeHost {
         assert_ne!(self.broken.as_deref(), Some(path), "expected by the test");
         Ok(path.to_owned())
     }
-    async fn kind(&self, _: &Path) -> Result<PathKind, HostError> {
-        Ok(PathKind::Missing)
+    async fn kind(&self, path: &Path) -> Result<PathKind, HostError> {
+        let nodes = self.nodes.lock().unwrap();
+        let found = nodes.iter().find(|(at, _)| at == path);
+        Ok(found.map_or(PathKind::Missing, |(_, number)| PathKind::Device(*number)))
     }
     async fn is_empty(&self, _: &Path) -> Result<bool, HostError> {
         Ok(true)

@@ -15,7 +15,7 @@ use pve_model::wwn::Wwn;
 
 use crate::device::VerifiedDevice;
 use crate::error::{Error, Unfit};
-use crate::host::{Access, BLOCK, Host, Span, Tool, ToolOutput};
+use crate::host::{Access, BLOCK, Device, Host, Span, Tool, ToolOutput};
 
 /// Wide enough for every signature that has a fixed place, for ext4's first inode tables and for LVM's metadata.
 const HEAD: u64 = 16 << 20;
@@ -29,7 +29,7 @@ const MARK_LEAST_DISK: u64 = 16 << 20;
 
 /// Probing reads some dozens of blocks.
 const PROBE_LIMIT: Duration = Duration::from_mins(1);
-/// Making a file system writes its tables only.
+/// Making a file system, or growing one, writes its tables only.
 const MAKE_LIMIT: Duration = Duration::from_mins(30);
 /// A check replays a journal at most, or walks the whole file system after an error: hours, for a big one, and it would
 /// begin anew if it were ended while it repairs. The RPC does not wait as long.
@@ -123,6 +123,17 @@ pub async fn check(host: &dyn Host, device: &VerifiedDevice, mark: Mark) -> Resu
     args.push(path);
     let output = host.run(Tool::E2fsck, args, CHECK_LIMIT).await?;
     check_outcome(&device.device().disk.name, &output)
+}
+
+/// Grows an ext4 to the end of its device, through the mount that it has (`resize2fs`, exit code 0 or not). One that
+/// is not mounted after all has to be checked first, and is left as it is.
+pub async fn grow(host: &dyn Host, device: &Device) -> Result<(), Error> {
+    let args = vec![device.path.display().to_string()];
+    let output = host.run(Tool::Resize2fs, args, MAKE_LIMIT).await?;
+    match output.code {
+        Some(0) => Ok(()),
+        _ => Err(failed(Tool::Resize2fs, &output)),
+    }
 }
 
 /// Zeroes the mark. To be done, and to reach the medium, before the first mount.

@@ -176,6 +176,8 @@ pub enum Tool {
     E2fsck,
     /// e2fsprogs: make a file system.
     MkfsExt4,
+    /// e2fsprogs: grow a file system, mounted or not.
+    Resize2fs,
 }
 
 /// What a program said.
@@ -216,6 +218,8 @@ pub trait Host: fmt::Debug + Send + Sync + 'static {
     async fn disks(&self) -> Result<Vec<Disk>, HostError>;
     /// Whether there is a block device of this number; partitions are, too.
     async fn has_device(&self, number: DeviceNumber) -> Result<bool, HostError>;
+    /// Has the kernel ask the disk for its size once more. Disks that tell it by themselves have no way to be asked.
+    async fn rescan(&self, disk: &Disk) -> Result<(), HostError>;
     /// The kubelet's root, resolved.
     fn kubelet_dir(&self) -> &Path;
     /// Opens the disk's device node and makes sure that it is that disk's.
@@ -231,6 +235,8 @@ pub trait Host: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Option<u64>, HostError>;
     /// Reads [`BLOCK`] bytes at a multiple of it.
     async fn read_block(&self, device: &Device, offset: u64) -> Result<Vec<u8>, HostError>;
+    /// The first [`BLOCK`] bytes as a mounted file system has them: what it has written may not be on the medium yet.
+    async fn cached_head(&self, device: &Device) -> Result<Vec<u8>, HostError>;
     /// Writes [`BLOCK`] bytes at a multiple of it, to the medium.
     async fn write_block(
         &self,
@@ -304,11 +310,23 @@ impl Disk {
         self.wwid.as_ref() == Some(&wwid) || self.serial.as_deref() == digits
     }
 
-    /// Whether its name is one that the former driver made from a slot.
-    pub fn has_slot_made_name(&self) -> bool {
-        let hex = self.wwid.as_deref().and_then(|wwid| wwid.strip_prefix(NAA));
-        hex.and_then(|hex| format!("0x{hex}").parse().ok())
-            .is_some_and(Wwn::is_slot_made)
+    /// Its name, if it is one that the former driver made from a slot.
+    pub fn slot_made_name(&self) -> Option<Wwn> {
+        let hex = self.wwid.as_deref()?.strip_prefix(NAA)?;
+        format!("0x{hex}")
+            .parse()
+            .ok()
+            .filter(|name: &Wwn| name.is_slot_made())
+    }
+
+    /// Whether its name is of the form that volumes' disks have. One that nobody gave a name has none.
+    pub fn is_named_as_a_volume(&self) -> bool {
+        let wwid = self.wwid.as_deref().and_then(|wwid| wwid.strip_prefix(NAA));
+        let is_name = |hex: &str| format!("0x{hex}").parse::<Wwn>().is_ok() && hex.starts_with('5');
+        [wwid, self.serial.as_deref()]
+            .into_iter()
+            .flatten()
+            .any(is_name)
     }
 }
 
@@ -322,6 +340,7 @@ impl Tool {
             Self::Blockdev => "blockdev",
             Self::E2fsck => "e2fsck",
             Self::MkfsExt4 => "mkfs.ext4",
+            Self::Resize2fs => "resize2fs",
         }
     }
 }

@@ -7,10 +7,13 @@
 
 pub mod device;
 pub mod error;
+pub mod expand;
+pub mod ext4;
 pub mod filesystem;
 pub mod host;
 mod host_error;
 pub mod linux_host;
+pub mod mounted;
 pub mod mountinfo;
 pub mod mountopts;
 pub mod place;

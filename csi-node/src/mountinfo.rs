@@ -52,7 +52,12 @@ impl Mount {
     /// Whether the file system is read-only for everyone, as ext4 becomes after errors. Linux shows `emergency_ro`
     /// for it since 6.15, `ro` before (`fs/ext4/super.c: _ext4_show_options`).
     pub fn filesystem_is_read_only(&self) -> bool {
-        let stopped = |option| matches!(option, "ro" | "emergency_ro" | "shutdown");
+        self.has_stopped() || self.super_options.split(',').any(|option| option == "ro")
+    }
+
+    /// Whether the file system says of itself that it is read-only after errors, and not because it was asked to be.
+    pub fn has_stopped(&self) -> bool {
+        let stopped = |option| matches!(option, "emergency_ro" | "shutdown");
         self.super_options.split(',').any(stopped)
     }
 

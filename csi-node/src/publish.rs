@@ -15,10 +15,11 @@ use crate::device::{self, VerifiedDevice, Wanted};
 use crate::error::{Error, Unfit};
 use crate::filesystem;
 use crate::host::{Access, DeviceNumber, Disk, Host, HostError, MountPlan, PathKind, Unmount};
+use crate::mounted;
 use crate::mountinfo::{self, Mount};
 use crate::mountopts::per_mount_flags;
 use crate::place::{self, wrong_path};
-use crate::stage::{foreign, is_whole};
+use crate::stage::{foreign, is_whole, not_mounted, not_raw};
 use crate::unmount;
 
 /// NodePublishVolume, checked.
@@ -69,8 +70,10 @@ enum Step {
 pub async fn publish(host: &dyn Host, request: &PublishRequest) -> Result<(), Error> {
     let device = device::find(host, request.wanted, Instant::now()).await?;
     let target = place::resolve(host, &request.target).await?;
+    let staging = place::resolve(host, &request.staging).await?;
+    place::apart(&staging, &target)?;
     match request.usage {
-        PublishUsage::Mount => publish_mount(host, request, &device, &target).await,
+        PublishUsage::Mount => publish_mount(host, request, &device, (&staging, &target)).await,
         PublishUsage::Block => publish_block(host, request, &device, &target).await,
     }
 }
@@ -101,12 +104,11 @@ async fn publish_mount(
     host: &dyn Host,
     request: &PublishRequest,
     device: &VerifiedDevice,
-    target: &Path,
+    (staging, target): (&Path, &Path),
 ) -> Result<(), Error> {
-    let staging = place::resolve(host, &request.staging).await?;
     let mounts = host.mounts().await?;
     let number = device.device().disk.number;
-    let staged = staged_mount(&mounts, &staging, number, request.access)?;
+    let staged = staged_mount(&mounts, staging, number, request.access)?;
     let keep = per_mount_flags(staged);
     let step = decide(
         &mountinfo::at(&mounts, target),
@@ -125,9 +127,11 @@ async fn publish_mount(
         };
         let other = mounts.iter().find(elsewhere);
         alone(request.places, other.map(|mount| &mount.point))?;
+        not_raw(host, &mounts, device).await?;
+        place::outside_volumes(host, &mounts, target).await?;
         place::ensure_directory(host, target).await?;
         let plan = MountPlan::Bind {
-            source: staging,
+            source: staging.to_owned(),
             target: target.to_owned(),
         };
         host.mount(plan).await?;
@@ -262,8 +266,13 @@ async fn publish_block(
         (PathKind::Device(_), None) => return Err(wrong_path(target, "a device", "a file")),
         (PathKind::Other, None) => return Err(wrong_path(target, "a link or the like", "a file")),
     };
+    if !bound {
+        not_mounted(&mounts, device)?;
+        place::outside_volumes(host, &mounts, target).await?;
+    }
     if request.places == Places::One && !bound {
-        let elsewhere = bound_at(host, &mounts, &device.device().disk, target).await?;
+        let elsewhere =
+            mounted::raw_elsewhere(host, &mounts, &device.device().disk, target).await?;
         alone(request.places, elsewhere.as_ref())?;
     }
     set_access(host, request.access, device, (&mounts, target)).await?;
@@ -296,7 +305,8 @@ async fn set_access(
     if device.access() == access {
         return Ok(());
     }
-    if let Some(other) = bound_at(host, mounts, &device.device().disk, target).await? {
+    if let Some(other) = mounted::raw_elsewhere(host, mounts, &device.device().disk, target).await?
+    {
         let how = match access {
             Access::ReadOnly => "for writing",
             Access::ReadWrite => "read-only",
@@ -304,26 +314,6 @@ async fn set_access(
         return Err(Error::PublishedOtherwise { path: other, how });
     }
     filesystem::switch(host, &device.device().path, access).await
-}
-
-/// Another place inside the kubelet's root where the device is bound.
-async fn bound_at(
-    host: &dyn Host,
-    mounts: &[Mount],
-    disk: &Disk,
-    except: &Path,
-) -> Result<Option<PathBuf>, Error> {
-    let named = |mount: &&Mount| {
-        mount.point != except
-            && mount.root.file_name() == Some(disk.name.as_ref())
-            && place::is_inside(host.kubelet_dir(), &mount.point)
-    };
-    for mount in mounts.iter().filter(named) {
-        if host.kind(&mount.point).await? == PathKind::Device(disk.number) {
-            return Ok(Some(mount.point.clone()));
-        }
-    }
-    Ok(None)
 }
 
 /// The volume's disk, if its device is bound at the target.
@@ -346,7 +336,7 @@ async fn bound_disk(
 /// Undoes what a read-only publish did, once nobody has the device any more.
 async fn release_read_only(host: &dyn Host, disk: &Disk) -> Result<(), Error> {
     let mounts = host.mounts().await?;
-    if bound_at(host, &mounts, disk, Path::new(""))
+    if mounted::raw_elsewhere(host, &mounts, disk, Path::new(""))
         .await?
         .is_some()
     {

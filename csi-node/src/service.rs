@@ -13,8 +13,9 @@ use csi_proto::csi::v1::node_service_capability::{self, rpc};
 use csi_proto::csi::v1::plugin_capability::service as plugin_service;
 use csi_proto::csi::v1::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest,
-    GetPluginInfoResponse, NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse,
-    NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    GetPluginInfoResponse, NodeExpandVolumeRequest, NodeExpandVolumeResponse,
+    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest,
+    NodeGetInfoResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
     NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
     NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest,
     NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
@@ -30,7 +31,7 @@ use crate::error::Error;
 use crate::host::{Amount, Host};
 use crate::topology::NodeObject;
 use crate::volume::{Room, Stats};
-use crate::{publish, stage, topology, validate, volume};
+use crate::{expand, publish, stage, topology, validate, volume};
 
 /// The kubelet gives an RPC two minutes (`pkg/volume/csi: csiTimeout`); work that takes longer goes on, and the
 /// next call is told so.
@@ -220,6 +221,22 @@ impl Node for Service {
         Ok(Response::new(stats_response(&stats)))
     }
 
+    async fn node_expand_volume(
+        &self,
+        request: Request<NodeExpandVolumeRequest>,
+    ) -> Answer<NodeExpandVolumeResponse> {
+        let request = validate::expand(request.get_ref())?;
+        let volume = request.volume.clone();
+        let size = self
+            .exclusively(volume, async move |host| {
+                expand::expand(host.as_ref(), &request).await
+            })
+            .await?;
+        Ok(Response::new(NodeExpandVolumeResponse {
+            capacity_bytes: count(size.get()),
+        }))
+    }
+
     async fn node_get_capabilities(
         &self,
         _: Request<NodeGetCapabilitiesRequest>,
@@ -227,6 +244,7 @@ impl Node for Service {
         let kinds = [
             rpc::Type::StageUnstageVolume,
             rpc::Type::GetVolumeStats,
+            rpc::Type::ExpandVolume,
             rpc::Type::VolumeCondition,
             rpc::Type::SingleNodeMultiWriter,
         ];
@@ -284,8 +302,11 @@ fn stats_response(stats: &Stats) -> NodeGetVolumeStatsResponse {
     }
 }
 
+fn count(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 fn amount(amount: Amount, unit: volume_usage::Unit) -> VolumeUsage {
-    let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     VolumeUsage {
         available: count(amount.available),
         total: count(amount.total),

@@ -115,7 +115,7 @@ async fn what_is_advertised_is_what_is_there() {
             Some(rpc.r#type)
         })
         .collect();
-    assert_eq!(kinds, [1, 2, 4, 5]);
+    assert_eq!(kinds, [1, 2, 3, 4, 5]);
     let probe = service
         .probe(Request::new(ProbeRequest {}))
         .await

@@ -3,6 +3,7 @@
 //! Guarantees: after success the file system of exactly this volume's disk is mounted at exactly this path; a
 //! device is formatted only as [`crate::filesystem`] allows; a foreign mount is never covered nor taken away;
 //! Unstage writes nothing on a device of its own, and after its success nothing on this machine has the file system.
+//! A file system that is smaller than its device stays so: the kubelet asks for its growth after the stage.
 //! Assumptions: the caller holds the volume's lock until the returned future ends.
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use crate::device::{self, VerifiedDevice, Wanted};
 use crate::error::{Error, Unfit};
 use crate::filesystem::{self, Content, FormatOptions, Mark};
 use crate::host::{Access, Claim, DeviceNumber, Host, MountPlan, Unmount};
+use crate::mounted;
 use crate::mountinfo::{self, Mount};
 use crate::mountopts::MountOptions;
 use crate::place;
@@ -69,7 +71,8 @@ enum Step {
 pub async fn stage(host: &dyn Host, request: &StageRequest) -> Result<(), Error> {
     let device = device::find(host, request.wanted, Instant::now() + APPEARS_WITHIN).await?;
     let StageUsage::Mount { options, format } = &request.usage else {
-        return device.trust(request.wanted);
+        device.trust(request.wanted)?;
+        return not_mounted(&host.mounts().await?, &device);
     };
     let staging = place::resolve(host, &request.staging).await?;
     unmount::dead(host, &request.volume, &staging).await?;
@@ -77,7 +80,11 @@ pub async fn stage(host: &dyn Host, request: &StageRequest) -> Result<(), Error>
     let paths = (staging.as_path(), host.kubelet_dir());
     match decide(&mounts, paths, &device, options.access())? {
         Step::Done => return Ok(()),
-        Step::Mount => place::ensure_directory(host, &staging).await?,
+        Step::Mount => {
+            not_raw(host, &mounts, &device).await?;
+            place::outside_volumes(host, &mounts, &staging).await?;
+            place::ensure_directory(host, &staging).await?;
+        }
         Step::Renew => unmount::all(host, &request.volume, &staging).await?,
     }
     prepare(host, &device, request.wanted, (options, *format)).await?;
@@ -103,6 +110,28 @@ pub async fn unstage(host: &dyn Host, volume: &VolumeId, staging: &Path) -> Resu
     }
     unmount::all(host, volume, &staging).await?;
     released(host, volume, top.map(|top| top.number)).await
+}
+
+/// Refuses a device to who wants it raw while a file system on it is mounted.
+pub(crate) fn not_mounted(mounts: &[Mount], device: &VerifiedDevice) -> Result<(), Error> {
+    let number = device.device().disk.number;
+    match mounts.iter().find(|mount| mount.number == number) {
+        Some(mount) => Err(device.unfit(Unfit::MountedAt(mount.point.clone()))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a device to who wants to mount it while it is published raw.
+pub(crate) async fn not_raw(
+    host: &dyn Host,
+    mounts: &[Mount],
+    device: &VerifiedDevice,
+) -> Result<(), Error> {
+    let disk = &device.device().disk;
+    match mounted::raw_elsewhere(host, mounts, disk, Path::new("")).await? {
+        Some(path) => Err(device.unfit(Unfit::RawAt(path))),
+        None => Ok(()),
+    }
 }
 
 /// A mount of the device inside the kubelet's root that is not at `except`.
@@ -182,11 +211,7 @@ fn decide(
         return Err(foreign(other));
     }
     let Some(top) = here.last() else {
-        let anywhere = |mount: &&Mount| mount.number == number;
-        return match mounts.iter().find(anywhere) {
-            Some(mount) => Err(device.unfit(Unfit::MountedAt(mount.point.clone()))),
-            None => Ok(Step::Mount),
-        };
+        return not_mounted(mounts, device).map(|()| Step::Mount);
     };
     let other = elsewhere(mounts, number, (staging, root));
     match (access, top.filesystem_is_read_only(), other) {

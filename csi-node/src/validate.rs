@@ -6,15 +6,17 @@ use std::path::{Component, Path, PathBuf};
 use csi_proto::csi::v1::volume_capability::AccessType;
 use csi_proto::csi::v1::volume_capability::access_mode::Mode;
 use csi_proto::csi::v1::{
-    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
+    CapacityRange, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
 };
 use pve_model::handoff::PublishContext;
 use pve_model::params::Parameters;
+use pve_model::size::Bytes;
 use pve_model::volume_id::VolumeId;
 
 use crate::device::Wanted;
 use crate::error::Error;
+use crate::expand::{ExpandRequest, ExpandUsage};
 use crate::filesystem::FormatOptions;
 use crate::host::Access;
 use crate::mountopts::MountOptions;
@@ -121,6 +123,48 @@ pub fn stats(request: &NodeGetVolumeStatsRequest) -> Result<VolumeAt, Error> {
         volume: volume(&request.volume_id).map_err(absent)?,
         path: path("volume_path", &request.volume_path).map_err(absent)?,
     })
+}
+
+/// Checks NodeExpandVolume. What can't be a volume of ours, or a place of one, is not there (CSI 1.12,
+/// "NodeExpandVolume Errors").
+pub fn expand(request: &NodeExpandVolumeRequest) -> Result<ExpandRequest, Error> {
+    filled("volume_id", &request.volume_id)?;
+    filled("volume_path", &request.volume_path)?;
+    no_secrets(&request.secrets)?;
+    let (required, limit) = sizes(request.capacity_range.as_ref())?;
+    let usage = request.volume_capability.as_ref().and_then(|capability| {
+        Some(match capability.access_type.as_ref()? {
+            AccessType::Block(_) => ExpandUsage::Block,
+            AccessType::Mount(_) => ExpandUsage::Mount,
+        })
+    });
+    let absent = |_| Error::VolumeNotFound;
+    Ok(ExpandRequest {
+        volume: volume(&request.volume_id).map_err(absent)?,
+        path: path("volume_path", &request.volume_path).map_err(absent)?,
+        required,
+        limit,
+        usage,
+    })
+}
+
+/// What is required and what is allowed, where the range says so: 0 is "not said".
+fn sizes(range: Option<&CapacityRange>) -> Result<(Option<Bytes>, Option<Bytes>), Error> {
+    let Some(range) = range else {
+        return Ok((None, None));
+    };
+    let size = |bytes: i64| match u64::try_from(bytes) {
+        Ok(0) => Ok(None),
+        Ok(bytes) => Ok(Some(Bytes::new(bytes))),
+        Err(_) => Err(Error::invalid("capacity_range is negative")),
+    };
+    let (required, limit) = (size(range.required_bytes)?, size(range.limit_bytes)?);
+    if required.is_some_and(|required| limit.is_some_and(|limit| required > limit)) {
+        return Err(Error::invalid(
+            "capacity_range requires more than its limit",
+        ));
+    }
+    Ok((required, limit))
 }
 
 struct Capability {

@@ -267,3 +267,62 @@ fn read_only_comes_from_the_request_the_mode_or_the_options() {
     };
     assert_eq!(access(reader), Access::ReadOnly);
 }
+
+fn good_expand() -> NodeExpandVolumeRequest {
+    NodeExpandVolumeRequest {
+        volume_id: HANDLE.to_owned(),
+        volume_path: "/var/lib/kubelet/target".to_owned(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn an_expansion_says_what_and_where_and_may_say_how_much() {
+    let expanded = expand(&good_expand()).unwrap();
+    assert_eq!(
+        (expanded.required, expanded.limit, expanded.usage),
+        (None, None, None)
+    );
+    let mut request = good_expand();
+    request.capacity_range = Some(CapacityRange {
+        required_bytes: 5,
+        limit_bytes: 7,
+    });
+    request.volume_capability = Some(mounted(MountVolume::default()));
+    let expanded = expand(&request).unwrap();
+    assert_eq!(
+        (expanded.required, expanded.limit),
+        (Some(Bytes::new(5)), Some(Bytes::new(7)))
+    );
+    assert_eq!(expanded.usage, Some(ExpandUsage::Mount));
+    // Modes and options are those of the stage.
+    let block = AccessType::Block(BlockVolume {});
+    request.volume_capability = Some(with_mode(Mode::MultiNodeMultiWriter, block));
+    assert_eq!(expand(&request).unwrap().usage, Some(ExpandUsage::Block));
+
+    for (required_bytes, limit_bytes) in [(-1, 0), (0, -1), (8, 7)] {
+        request.capacity_range = Some(CapacityRange {
+            required_bytes,
+            limit_bytes,
+        });
+        is_invalid(expand(&request), &format!("{required_bytes} {limit_bytes}"));
+    }
+    let mut request = good_expand();
+    request.secrets = map(&[("encryption-passphrase", "x")]);
+    is_invalid(expand(&request), "secrets");
+    for (volume, path, code) in [
+        ("", "/x", tonic::Code::InvalidArgument),
+        (HANDLE, "", tonic::Code::InvalidArgument),
+        ("fake-vol-id", "/x", tonic::Code::NotFound),
+        (HANDLE, "some/path", tonic::Code::NotFound),
+        (HANDLE, "/a/../b", tonic::Code::NotFound),
+    ] {
+        let mut request = good_expand();
+        (request.volume_id, request.volume_path) = (volume.to_owned(), path.to_owned());
+        assert_eq!(
+            expand(&request).unwrap_err().code(),
+            code,
+            "{volume} {path}"
+        );
+    }
+}

@@ -6,9 +6,9 @@ use pve_model::volume_id::VolumeId;
 use pve_model::wwn::Wwn;
 
 use crate::error::Error;
-use crate::host::{Disk, Host, PathKind, Usage};
-use crate::mountinfo::{self, Mount};
-use crate::stage::EXT4;
+use crate::host::{Access, Disk, Host, Usage};
+use crate::mounted::{self, Found};
+use crate::mountinfo::Mount;
 
 /// What is known of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,58 +32,45 @@ pub enum Room {
 
 const GONE: &str = "the disk is no longer attached to this machine";
 const READ_ONLY: &str = "the file system has become read-only after errors";
+const DISK_READ_ONLY: &str = "the disk has become read-only under its file system";
 
 /// Looks at what is mounted at exactly `path`.
 pub async fn stats(host: &dyn Host, volume: &VolumeId, path: &Path) -> Result<Stats, Error> {
     let path = host.resolve(path).await?;
-    let mounts = host.mounts().await?;
-    let mount = mountinfo::at(&mounts, &path)
-        .last()
-        .copied()
-        .ok_or(Error::VolumeNotFound)?;
-    let disks = host.disks().await?;
-    if mount.kind == EXT4 && mount.root == Path::new("/") {
-        return filesystem(host, (volume, &path), mount, &disks).await;
-    }
-    let PathKind::Device(number) = host.kind(&path).await? else {
-        return Err(Error::VolumeNotFound);
-    };
-    match disks.iter().find(|disk| disk.number == number) {
-        Some(disk) if is_of(disk, volume) => Ok(Stats {
+    Ok(match mounted::look(host, volume, &path).await? {
+        Found::Gone => Stats {
+            room: Room::Unknown,
+            trouble: Some(GONE),
+        },
+        Found::Raw(disk) => Stats {
             room: Room::Device(disk.size.get()),
             trouble: None,
-        }),
-        Some(_) => Err(Error::VolumeNotFound),
-        None => Ok(gone()),
+        },
+        Found::Filesystem { mount, disk } => Stats {
+            room: Room::Filesystem(host.usage(&path).await?),
+            trouble: trouble(&mount, &disk),
+        },
+    })
+}
+
+/// What is wrong with a file system. One that was mounted read-only on purpose has a read-only mount, too.
+fn trouble(mount: &Mount, disk: &Disk) -> Option<&'static str> {
+    if mount.has_stopped() {
+        Some(READ_ONLY)
+    } else if mount.has_option("ro") {
+        None
+    } else if mount.filesystem_is_read_only() {
+        Some(READ_ONLY)
+    } else {
+        (disk.access == Access::ReadOnly).then_some(DISK_READ_ONLY)
     }
 }
 
-async fn filesystem(
-    host: &dyn Host,
-    (volume, path): (&VolumeId, &Path),
-    mount: &Mount,
-    disks: &[Disk],
-) -> Result<Stats, Error> {
-    match disks.iter().find(|disk| disk.number == mount.number) {
-        None => Ok(gone()),
-        Some(disk) if !is_of(disk, volume) => Err(Error::VolumeNotFound),
-        Some(_) => Ok(Stats {
-            room: Room::Filesystem(host.usage(path).await?),
-            // A file system that was mounted read-only on purpose has a read-only mount, too.
-            trouble: (mount.filesystem_is_read_only() && !mount.has_option("ro"))
-                .then_some(READ_ONLY),
-        }),
-    }
-}
-
-fn gone() -> Stats {
-    Stats {
-        room: Room::Unknown,
-        trouble: Some(GONE),
-    }
-}
-
-/// The former driver's disks carry the name of their slot.
+/// Whether a disk may be the volume's: the former driver's disks carry the name of their slot.
 pub(crate) fn is_of(disk: &Disk, volume: &VolumeId) -> bool {
-    disk.has(Wwn::of(volume)) || disk.has_slot_made_name()
+    disk.has(Wwn::of(volume)) || disk.slot_made_name().is_some()
 }
+
+#[cfg(test)]
+#[path = "volume_tests.rs"]
+mod tests;

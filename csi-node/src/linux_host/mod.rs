@@ -87,6 +87,11 @@ impl Host for LinuxHost {
         .await
     }
 
+    async fn rescan(&self, disk: &Disk) -> Result<(), HostError> {
+        let folder = self.sys_root.join("block").join(&disk.name);
+        blocking("rescan", move || sysfs::rescan(&folder)).await
+    }
+
     fn kubelet_dir(&self) -> &Path {
         &self.kubelet_dir
     }
@@ -113,6 +118,11 @@ impl Host for LinuxHost {
     async fn read_block(&self, device: &Device, offset: u64) -> Result<Vec<u8>, HostError> {
         let device = device.clone();
         blocking("read", move || blockdev::read_block(&device, offset)).await
+    }
+
+    async fn cached_head(&self, device: &Device) -> Result<Vec<u8>, HostError> {
+        let device = device.clone();
+        blocking("read", move || blockdev::cached_head(&device)).await
     }
 
     async fn write_block(

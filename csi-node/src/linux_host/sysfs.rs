@@ -1,6 +1,7 @@
 //! Whole disks in sysfs: `block/<name>/…` (kernel `Documentation/ABI/stable/sysfs-block`).
 
-use std::io::ErrorKind;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -30,6 +31,16 @@ pub(super) fn disks(sys_root: &Path) -> Result<Vec<Disk>, HostError> {
     }
     disks.sort_by(|left, right| left.name.cmp(&right.name));
     Ok(disks)
+}
+
+/// SCSI disks have `device/rescan` (kernel `drivers/scsi/scsi_sysfs.c`); virtio-blk learns of a new size by itself.
+pub(super) fn rescan(folder: &Path) -> Result<(), HostError> {
+    let file = folder.join("device/rescan");
+    match OpenOptions::new().write(true).open(&file) {
+        Ok(mut switch) => switch.write_all(b"1").map_err(io("rescan by", &file)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(io("open", &file)(error)),
+    }
 }
 
 /// A disk that says which it is and can't be read otherwise is shown without a size, as one whose capacity is not

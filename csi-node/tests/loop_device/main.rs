@@ -9,9 +9,11 @@
     reason = "tests fail by panics, and run programs as an administrator would"
 )]
 
+mod apart;
 mod blank_or_not;
 mod detach;
 mod disk;
+mod expand;
 mod interrupted;
 mod life;
 mod machine;
