@@ -1,5 +1,5 @@
 //! What a request carries to wherever its work is done, worker tasks included: what its rule does to the worker and to the locks,
-//! and the log that the work writes to. Must not know endpoints.
+//! the pid that PVE's texts show, and the log that the work writes to. Must not know endpoints.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,6 +17,8 @@ pub(crate) struct Carried {
     task: Mutex<Option<TaskEffect>>,
     /// The first lock asked for is not got.
     lock: Mutex<bool>,
+    /// The worker's process; 0: one of pvedaemon's.
+    pid: u32,
     log: TaskLog,
 }
 
@@ -30,14 +32,16 @@ impl Carried {
         Self {
             task: Mutex::new(task),
             lock: Mutex::new(effect == Some(&RequestEffect::LockTimeout)),
+            pid: 0,
             log: TaskLog::default(),
         }
     }
 
-    pub(crate) fn worker(log: TaskLog, lock: bool) -> Self {
+    pub(crate) fn worker(pid: u32, log: TaskLog, lock: bool) -> Self {
         Self {
             task: Mutex::default(),
             lock: Mutex::new(lock),
+            pid,
             log,
         }
     }
@@ -65,6 +69,15 @@ pub(crate) fn take_task() -> Option<TaskEffect> {
 pub(crate) fn take_lock() -> bool {
     take(|load| &load.lock)
 }
+
+/// The process that does the work, as PVE's texts show it.
+pub(crate) fn pid() -> u32 {
+    let of_worker = CARRIED.try_with(|load| load.pid).unwrap_or_default();
+    if of_worker == 0 { PVEDAEMON } else { of_worker }
+}
+
+/// One of pvedaemon's processes.
+const PVEDAEMON: u32 = 100;
 
 /// Writes a line to the worker's log.
 pub(crate) fn log_line(text: &str) {

@@ -15,7 +15,7 @@ use crate::http::server::{self, Endpoint, Service};
 use crate::http::{Reply, Request};
 use crate::qemu;
 use crate::sim::Sim;
-use crate::state::{Health, State, VmFaults, VmNumber};
+use crate::state::{Health, Node, State, VmFaults, VmNumber};
 
 /// Serves until the simulator stops.
 pub(crate) async fn serve(sim: &Arc<Sim>, address: SocketAddr) -> std::io::Result<SocketAddr> {
@@ -92,14 +92,10 @@ fn answer(sim: &Arc<Sim>, request: &Request) -> Outcome {
         }
         ("PUT", ["_sim", "nodes", name]) => {
             let wanted: NodeHealth = body(request)?;
-            let mut state = sim.lock();
-            let node = state
-                .nodes
-                .get_mut(*name)
-                .ok_or((404, format!("no node {name}")))?;
-            node.health = wanted.health;
+            known(&mut sim.lock(), name)?.health = wanted.health;
             Ok(json!({}))
         }
+        ("PUT", ["_sim", "quorum"]) => quorum(sim, request),
         ("PUT", ["_sim", "reachable"]) => {
             let wanted: Reachable = body(request)?;
             sim.reachable.send_replace(wanted.reachable);
@@ -200,6 +196,30 @@ struct Step {
 #[serde(deny_unknown_fields)]
 struct NodeHealth {
     health: Health,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Quorum {
+    /// `null`: as it follows.
+    quorate: Option<bool>,
+    #[serde(default)]
+    node: Option<String>,
+}
+
+fn quorum(sim: &Sim, request: &Request) -> Outcome {
+    let wanted: Quorum = body(request)?;
+    let mut state = sim.lock();
+    match wanted.node {
+        None => state.quorate = wanted.quorate,
+        Some(name) => known(&mut state, &name)?.quorate = wanted.quorate,
+    }
+    Ok(json!({}))
+}
+
+fn known<'a>(state: &'a mut State, name: &str) -> Result<&'a mut Node, (u16, String)> {
+    let node = state.nodes.get_mut(name);
+    node.ok_or_else(|| (404, format!("no node {name}")))
 }
 
 #[derive(Deserialize)]

@@ -12,15 +12,13 @@ use crate::auth;
 use crate::carried;
 use crate::fail::{ApiResult, Fail};
 use crate::faults::RequestEffect;
+use crate::hop;
 use crate::http::{Reply, Request, form};
 use crate::log::Entry;
+use crate::quorum;
 use crate::router::{Call, Perm, Route, find};
 use crate::schema::{self, Param, Raw, RawParams};
 use crate::sim::Sim;
-use crate::state::Health;
-
-/// Text of a refused proxy hop that took too long (`AnyEvent.pm:835`).
-const PROXY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Answers a request to the API of the PVE node `here`.
 pub(crate) async fn answer(sim: Arc<Sim>, here: String, request: Request) -> Option<Reply> {
@@ -95,14 +93,13 @@ async fn route(
         params: texts(&merged),
     };
     permitted(route, &call)?;
-    if route.template.contains("{node}") {
-        reach(&call).await?;
-    }
+    hop::reach(&call, (method, route.template)).await?;
     let fault = sim.take_fault(method, route.template);
     if let Some(fail) = fault.as_ref().and_then(RequestEffect::before) {
         return Err(fail);
     }
     call.params = schema::verify(&all_params(route), route.extra, &merged)?;
+    quorum::gate(sim, (method, route.template), &call).await?;
     let result = run(route, call, fault.clone()).await;
     match fault.as_ref().and_then(RequestEffect::after) {
         Some(fail) => Err(fail),
@@ -149,6 +146,7 @@ fn identify(sim: &Sim, request: &Request, world: bool) -> Result<Who, Fail> {
 async fn run(route: &Route, call: Call, fault: Option<RequestEffect>) -> ApiResult {
     let sim = call.sim.clone();
     let what = format!("{} {}", route.method, route.template);
+    let daemon = hop::daemon_of(&call, (route.method, route.template));
     let work = (route.handler)(call);
     let inner = sim.clone();
     let load = carried::Carried::request(fault.as_ref());
@@ -158,6 +156,9 @@ async fn run(route: &Route, call: Call, fault: Option<RequestEffect>) -> ApiResu
         }
         if fault == Some(RequestEffect::Hold) {
             inner.holds.stand(&what).await;
+        }
+        if let Some(node) = &daemon {
+            hop::daemon_goes_on(&inner, node).await;
         }
         let result = work.await;
         if fault == Some(RequestEffect::HoldReply) {
@@ -172,7 +173,7 @@ async fn run(route: &Route, call: Call, fault: Option<RequestEffect>) -> ApiResu
         result = running => {
             result.unwrap_or_else(|error| Err(Fail::die(format!("internal error: {error}"))))
         }
-        () = sim.clock.sleep(PROXY_TIMEOUT) => {
+        () = sim.clock.sleep(hop::TIMEOUT) => {
             Err(Fail::Empty { status: 596, reason: "Connection timed out".to_owned() })
         }
     }
@@ -302,35 +303,6 @@ fn permitted(route: &Route, call: &Call) -> Result<(), Fail> {
         Perm::Custom(check) => {
             drop(state);
             check(call)
-        }
-    }
-}
-
-/// The hop to the PVE node in the path.
-async fn reach(call: &Call) -> Result<(), Fail> {
-    let Some(name) = call.get("node") else {
-        return Ok(());
-    };
-    let node = call.node();
-    let health = call.sim.lock().nodes.get(&node).map(|node| node.health);
-    match health {
-        None => Err(Fail::die(format!(
-            "hostname lookup '{name}' failed - failed to get address info for: {name}: Name or service not known"
-        ))),
-        Some(Health::Online) => Ok(()),
-        Some(Health::Offline) => {
-            call.sim.clock.sleep(Duration::from_secs(3)).await;
-            Err(Fail::Empty {
-                status: 595,
-                reason: "No route to host".to_owned(),
-            })
-        }
-        Some(Health::Hung) => {
-            call.sim.clock.sleep(PROXY_TIMEOUT).await;
-            Err(Fail::Empty {
-                status: 596,
-                reason: "Connection timed out".to_owned(),
-            })
         }
     }
 }

@@ -175,6 +175,18 @@ impl SimHandle {
         }
     }
 
+    /// Whether the cluster has quorum; `None`: it follows from the nodes' health.
+    pub fn quorum(&self, quorate: Option<bool>) {
+        self.sim.lock().quorate = quorate;
+    }
+
+    /// Whether one PVE node has quorum; `None`: as the cluster.
+    pub fn node_quorum(&self, node: &str, quorate: Option<bool>) {
+        if let Some(node) = self.sim.lock().nodes.get_mut(node) {
+            node.quorate = quorate;
+        }
+    }
+
     /// Whether anything listens for the API at all; the ports stay the same.
     pub fn set_reachable(&self, reachable: bool) {
         self.sim.reachable.send_replace(reachable);

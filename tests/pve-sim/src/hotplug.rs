@@ -73,13 +73,16 @@ fn settle(
             errors.insert(key.to_owned(), format!("hotplug problem - {text}\n"));
             Ok(())
         }
-        Outcome::Done => sim.with_vm(&change.node, change.vmid, |vm| {
-            if vm.pending_delete.remove(key).is_some() {
-                vm.config.remove(key);
-            }
-            if let Some(value) = vm.pending.remove(key) {
-                vm.config.insert(key.to_owned(), value);
-            }
+        // QEMU has it already, whatever becomes of the file.
+        Outcome::Done => sim.may_write(&change.node, change.vmid).and_then(|()| {
+            sim.with_vm(&change.node, change.vmid, |vm| {
+                if vm.pending_delete.remove(key).is_some() {
+                    vm.config.remove(key);
+                }
+                if let Some(value) = vm.pending.remove(key) {
+                    vm.config.insert(key.to_owned(), value);
+                }
+            })
         }),
     }
 }
@@ -173,6 +176,9 @@ async fn apply_cold(sim: &Arc<Sim>, change: &Change) -> Result<(), Fail> {
     let (deletes, sets) = sim.with_vm(&change.node, change.vmid, |vm| {
         (vm.pending_delete.clone(), vm.pending.clone())
     })?;
+    if !deletes.is_empty() || !sets.is_empty() {
+        sim.may_write(&change.node, change.vmid)?;
+    }
     for (key, force) in deletes {
         let value = sim.with_vm(&change.node, change.vmid, |vm| {
             vm.config.get(&key).cloned().unwrap_or_default()

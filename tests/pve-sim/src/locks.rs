@@ -53,13 +53,18 @@ impl Sim {
         }
     }
 
-    async fn lock_cluster(&self, id: &str) -> Result<Guard, Fail> {
+    /// A directory below `/etc/pve/priv/lock`, which can be made only with quorum.
+    pub(crate) async fn lock_cluster(&self, node: &str, id: &str) -> Result<Guard, Fail> {
         let lock = self.locks.of(&format!("/etc/pve/priv/lock/{id}"));
         let lost = carried::take_lock();
         let start = self.clock.now();
         let mut tried = 0;
         loop {
-            if !lost && let Ok(guard) = lock.clone().try_lock_owned() {
+            let quorate = self.lock().quorate(node);
+            if quorate
+                && !lost
+                && let Ok(guard) = lock.clone().try_lock_owned()
+            {
                 return Ok(guard);
             }
             tried += 1;
@@ -71,8 +76,12 @@ impl Sim {
                 .sleep(next.saturating_sub(self.clock.now()))
                 .await;
             if TRY_EVERY * tried >= WAIT {
-                let text = format!("cfs-lock '{id}' error: got lock request timeout");
-                return Err(Fail::die(text));
+                let why = if quorate {
+                    "got lock request timeout"
+                } else {
+                    "no quorum!"
+                };
+                return Err(Fail::die(format!("cfs-lock '{id}' error: {why}")));
             }
         }
     }
@@ -97,7 +106,7 @@ impl Sim {
     pub(crate) async fn lock_storage(&self, node: &str, storage: &str) -> Result<Guard, Fail> {
         let shared = self.lock().storages.get(storage).is_some_and(|s| s.shared);
         if shared {
-            return self.lock_cluster(&format!("storage-{storage}")).await;
+            return self.lock_cluster(node, &format!("storage-{storage}")).await;
         }
         let file = format!("/var/lock/pve-manager/pve-storage-{storage}");
         self.lock_file(node, &file, WAIT).await

@@ -130,6 +130,7 @@ pub(crate) async fn run(sim: &Arc<Sim>, order: &Order, log: &TaskLog) -> Result<
         return Ok(());
     }
     grow(sim, order, (&storage, &name, &volid), wanted, log)?;
+    sim.may_write(node, vmid)?;
     drive
         .options
         .insert("size".to_owned(), units::print_size(wanted));

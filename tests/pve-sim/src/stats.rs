@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::state::{Health, State, Vm, VmNumber};
+use crate::state::{State, Vm, VmNumber};
 
 const PUSH_EVERY: Duration = Duration::from_secs(10);
 const FORGET_AFTER: Duration = Duration::from_mins(5);
@@ -78,7 +78,7 @@ impl Stats {
         for (name, _) in state
             .nodes
             .iter()
-            .filter(|(_, node)| node.health != Health::Offline)
+            .filter(|(_, node)| node.health.in_cluster())
         {
             self.nodes.insert(name.clone(), now);
         }
@@ -86,7 +86,7 @@ impl Stats {
             state
                 .nodes
                 .get(&vm.node)
-                .is_some_and(|node| node.health != Health::Offline)
+                .is_some_and(|node| node.health.in_cluster())
         };
         for (vmid, vm) in state.vms.iter().filter(|(_, vm)| online(vm)) {
             let stat = VmStat {

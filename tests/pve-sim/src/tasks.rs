@@ -79,11 +79,11 @@ where
     W: Future<Output = Result<(), Fail>> + Send + 'static,
 {
     let log = TaskLog::default();
-    let (upid, stop) = register(sim, who, what, log.clone());
+    let (upid, pid, stop) = register(sim, who, what, log.clone());
     let given = carried::take_task().or_else(|| sim.take_task_fault(what.kind, &what.id));
     let lock = carried::take_lock() || given == Some(TaskEffect::LockTimeout);
     let (sim, name) = (sim.clone(), upid.clone());
-    let worker = carried::Carried::worker(log.clone(), lock);
+    let worker = carried::Carried::worker(pid, log.clone(), lock);
     sim.tracker
         .clone()
         .spawn(carried::scope(worker, async move {
@@ -127,7 +127,12 @@ async fn perform(
 /// What PVE says of a worker that wrote no last line.
 const KILLED: &str = "unexpected status";
 
-fn register(sim: &Sim, who: &Who, what: &TaskKind, log: TaskLog) -> (String, CancellationToken) {
+fn register(
+    sim: &Sim,
+    who: &Who,
+    what: &TaskKind,
+    log: TaskLog,
+) -> (String, u32, CancellationToken) {
     let start = sim.clock.epoch();
     let pid = sim.next_pid();
     let pstart = 457_000 + u64::from(pid) * 17;
@@ -156,7 +161,7 @@ fn register(sim: &Sim, who: &Who, what: &TaskKind, log: TaskLog) -> (String, Can
         stop: stop.clone(),
         ended: watch::Sender::new(false),
     });
-    (upid, stop)
+    (upid, pid, stop)
 }
 
 fn finish(sim: &Sim, upid: &str, result: Result<(), String>, effect: Option<&TaskEffect>) {

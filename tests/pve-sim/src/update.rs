@@ -82,15 +82,26 @@ async fn locked(sim: &Arc<Sim>, change: Change) -> Result<(), Fail> {
     checked?;
     work.resolve_reverts()?;
     for key in work.change.delete.clone() {
-        work.delete(&key).await?;
+        let before = work.file()?;
+        let done = work.delete(&key).await;
+        work.written(done, before)?;
     }
     for (key, value) in work.change.set.clone() {
-        work.set(&key, &value).await?;
+        let before = work.file()?;
+        let done = work.set(&key, &value).await;
+        work.written(done, before)?;
     }
     work.vm(|vm, _| tidy(vm))?;
     let (change, modified) = (work.change, work.modified);
     hotplug::apply_pending(sim, &change, &modified).await
 }
+
+/// What a config's file holds of a VM as it is.
+type File = (
+    BTreeMap<String, String>,
+    BTreeMap<String, String>,
+    BTreeMap<String, bool>,
+);
 
 struct Update<'a> {
     sim: &'a Arc<Sim>,
@@ -112,6 +123,31 @@ impl Update<'_> {
         self.sim.with_vm(&self.change.node, self.change.vmid, |vm| {
             code(vm, &self.change)
         })
+    }
+
+    fn file(&self) -> Result<File, Fail> {
+        self.vm(|vm, _| {
+            (
+                vm.config.clone(),
+                vm.pending.clone(),
+                vm.pending_delete.clone(),
+            )
+        })
+    }
+
+    /// Each step is written to the file by itself; one that fails, or cannot be written, leaves the file as it was.
+    fn written(&self, done: Result<(), Fail>, before: File) -> Result<(), Fail> {
+        let unchanged = self.file()? == before;
+        let wrote = done.and_then(|()| {
+            if unchanged {
+                return Ok(());
+            }
+            self.sim.may_write(&self.change.node, self.change.vmid)
+        });
+        if wrote.is_err() {
+            self.vm(|vm, _| (vm.config, vm.pending, vm.pending_delete) = before)?;
+        }
+        wrote
     }
 
     fn need_disk(&self) -> Result<(), Fail> {

@@ -6,7 +6,7 @@ use crate::acl;
 use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Perm, Route, now};
 use crate::schema::{Kind, opt};
-use crate::state::{Health, Node, Pool, State, VmNumber};
+use crate::state::{Node, Pool, State, VmNumber};
 use crate::stats::{Stats, VmStat};
 
 const TYPES: &[&str] = &["vm", "storage", "node", "sdn"];
@@ -128,7 +128,7 @@ fn pool_row(name: &str, pool: &Pool, known: &Stats) -> Value {
 }
 
 fn node_row(call: &Call, state: &State, name: &str, node: &Node) -> Value {
-    let online = node.health != Health::Offline;
+    let online = node.health.in_cluster();
     let mut row = Map::new();
     row.insert("id".into(), json!(format!("node/{name}")));
     row.insert("node".into(), json!(name));
@@ -209,18 +209,13 @@ fn status(call: &Call) -> Answer {
     let clustered = state.nodes.len() > 1;
     let mut rows = Vec::new();
     if clustered {
-        let online = state
-            .nodes
-            .values()
-            .filter(|node| node.health != Health::Offline)
-            .count();
-        let quorate = u8::from(online * 2 > state.nodes.len());
+        let quorate = u8::from(state.quorate(&call.here));
         rows.push(json!({"type": "cluster", "id": "cluster", "name": "sim", "nodes": state.nodes.len(), "version": 1, "quorate": quorate}));
     }
     for (at, (name, node)) in state.nodes.iter().enumerate() {
         rows.push(json!({
             "type": "node", "id": format!("node/{name}"), "name": name, "nodeid": if clustered { at + 1 } else { 0 }, "ip": node.ip,
-            "local": u8::from(*name == call.here), "online": u8::from(node.health != Health::Offline), "level": "",
+            "local": u8::from(*name == call.here), "online": u8::from(node.health.in_cluster()), "level": "",
         }));
     }
     Value::Array(rows).into()

@@ -34,7 +34,7 @@ pub(super) fn figures(health: Health, uptime: u64) -> Map<String, Value> {
         "cpu": 0.05, "mem": 1_090_760_704, "disk": 34_439_151_616_u64, "uptime": 4570 + uptime,
     });
     if let (true, Some(map), Some(live)) = (
-        health != Health::Offline,
+        health.in_cluster(),
         value.as_object_mut(),
         live.as_object(),
     ) {
@@ -48,7 +48,7 @@ fn list(call: &Call) -> Answer {
     let mut rows = Vec::new();
     for (name, node) in &state.nodes {
         let mut row = Map::new();
-        let online = node.health != Health::Offline;
+        let online = node.health.in_cluster();
         row.insert("id".into(), json!(format!("node/{name}")));
         row.insert("node".into(), json!(name));
         row.insert("type".into(), json!("node"));

@@ -33,6 +33,9 @@ pub struct State {
     pub roles: BTreeMap<String, BTreeSet<String>>,
     pub acl: Vec<AclEntry>,
     pub ha: Ha,
+    /// Whether the cluster has quorum; `None`: it follows from the nodes' health (three and more nodes).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quorate: Option<bool>,
 }
 
 /// A PVE node.
@@ -41,6 +44,9 @@ pub struct State {
 pub struct Node {
     pub ip: String,
     pub health: Health,
+    /// Whether this node has quorum; `None`: as the cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quorate: Option<bool>,
 }
 
 impl Default for Node {
@@ -48,19 +54,39 @@ impl Default for Node {
         Self {
             ip: "10.99.0.1".to_owned(),
             health: Health::Online,
+            quorate: None,
         }
     }
 }
 
-/// How a PVE node answers what the others forward to it.
+/// How a PVE node answers what the others forward to it (facts 17, running.md 13c to 13k).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Health {
     Online,
-    /// Powered off: 595, cluster status offline.
+    /// Powered off: 595 `No route to host` after 3 s, out of the cluster.
     Offline,
-    /// Alive for the cluster, its daemons don't answer: 596 after 30 s.
+    /// Powered off a moment ago, or packets are dropped: 595 `Connection timed out` after 30 s, out of the cluster.
+    Silent,
+    /// Its network has just ended: 596 `Connection reset by peer` at once; the cluster has not noticed.
+    Reset,
+    /// Alive for the cluster, its daemons are stopped: 596 after 30 s, nothing is done.
     Hung,
+    /// Its pveproxy is down: 595 `Connection refused`.
+    ProxyDown,
+    /// Its pvedaemon is down: 595 `Connection refused` to what is `protected`, the rest is answered.
+    DaemonDown,
+    /// Its pvedaemon hangs: 596 after 30 s to what is `protected`, and the work is done when it goes on.
+    DaemonHung,
+    /// Cut off from the others while its VMs run on: 595 `No route to host`, out of the cluster.
+    Isolated,
+}
+
+impl Health {
+    /// Whether the other nodes see it as a member.
+    pub(crate) fn in_cluster(self) -> bool {
+        !matches!(self, Self::Offline | Self::Silent | Self::Isolated)
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ mod ha;
 mod hotplug;
 mod leftovers;
 mod moves;
+mod quorum;
 mod rights;
 mod shapes;
 mod tasks;
