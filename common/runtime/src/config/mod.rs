@@ -4,6 +4,8 @@
 //! Errors carry the path of the key (`regions.r1.endpoints[1].url`) and never a value.
 
 mod former;
+#[cfg(any(test, fuzzing))]
+pub mod oracles;
 mod policy;
 mod regions;
 mod tree;

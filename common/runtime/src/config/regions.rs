@@ -115,7 +115,7 @@ fn endpoint(node: &Node<'_>, folder: &Path) -> Result<EndpointConfig, String> {
 }
 
 fn ca_file(node: &Node<'_>, folder: &Path) -> Result<String, String> {
-    let path = folder.join(node.text()?);
+    let path = folder.join(node.file()?);
     let unreadable = |error| node.refuse(format_args!("cannot read {}: {error}", path.display()));
     let length = std::fs::metadata(&path).map_err(unreadable)?.len();
     if length > CA_MAX {
@@ -225,7 +225,7 @@ pub(super) fn token_of(
 fn source(keys: &Keys<'_>, inline: &str, file: &str, folder: &Path) -> Result<Source, String> {
     match (keys.find(inline), keys.find(file)) {
         (Some(value), None) => Ok(Source::Inline(SecretString::from(value.text()?))),
-        (None, Some(path)) => Ok(Source::File(folder.join(path.text()?))),
+        (None, Some(path)) => Ok(Source::File(folder.join(path.file()?))),
         (None, None) => Err(keys.refuse(inline, format_args!("is required (or {file})"))),
         (Some(_), Some(_)) => {
             Err(keys.refuse(file, format_args!("stands beside {inline}: give one")))

@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 /// Stands in paths for a key that is not shown.
 const HIDDEN: &str = "<key>";
 
+/// Longest name of a file (`limits.h`: `PATH_MAX` with the zero at its end).
+const PATH_MAX: usize = 4095;
+
 /// A part of the document and where it stands.
 #[derive(Clone)]
 pub(super) struct Node<'a> {
@@ -112,6 +115,15 @@ impl<'a> Node<'a> {
             }
             None => Err(self.refuse("must be a string")),
         }
+    }
+
+    /// The name of a file, which errors may show.
+    pub(super) fn file(&self) -> Result<&'a str, String> {
+        let text = self.text()?;
+        if is_hex_secret(text) || text.chars().any(char::is_control) || text.len() > PATH_MAX {
+            return Err(self.refuse("must be the name of a file, and this looks like a secret"));
+        }
+        Ok(text)
     }
 
     /// A string of `T`'s grammar.
@@ -222,6 +234,11 @@ impl Place<'_> {
 /// Keys come from the file: what stands there by mistake may be a secret. PVE's token secrets are UUIDs.
 fn may_be_secret(key: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let hex = key.chars().filter(char::is_ascii_hexdigit).count();
-    !key.chars().all(plain) || key.len() > 100 || hex >= 32
+    !key.chars().all(plain) || key.len() > 100 || is_hex_secret(key)
+}
+
+/// Whether one part of a path, or a whole text, has as many hex digits as a UUID.
+fn is_hex_secret(text: &str) -> bool {
+    let hex = |part: &str| part.chars().filter(char::is_ascii_hexdigit).count();
+    text.split('/').any(|part| hex(part) >= 32)
 }
