@@ -3,6 +3,7 @@
 //!
 //! Errors carry the path of the key (`regions.r1.endpoints[1].url`) and never a value.
 
+mod fences;
 mod former;
 #[cfg(any(test, fuzzing))]
 pub mod oracles;
@@ -16,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use pve_model::params::{AioMode, CacheMode};
 use pve_model::{Bytes, DiskFormat, PoolId, PveNode, Region, StorageId, VmId, VolumeId};
+
+pub use self::fences::{DEFAULT_TERM, FENCES_FILE, Fence, FenceFile, Fenced, MOST_FENCES};
 
 use self::tree::Node;
 use crate::credentials::TokenConfig;

@@ -1,3 +1,4 @@
+mod fences;
 mod refused;
 
 use std::path::PathBuf;
