@@ -58,6 +58,7 @@ fn to_value<T: serde::Serialize>(value: &T) -> Outcome {
 }
 
 fn answer(sim: &Arc<Sim>, request: &Request) -> Outcome {
+    sim.tick();
     let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
     match (request.method.as_str(), path.as_slice()) {
         ("GET", ["_sim", "requests"]) => {
@@ -92,13 +93,21 @@ fn answer(sim: &Arc<Sim>, request: &Request) -> Outcome {
         }
         ("PUT", ["_sim", "nodes", name]) => {
             let wanted: NodeHealth = body(request)?;
-            known(&mut sim.lock(), name)?.health = wanted.health;
+            known(&mut sim.lock(), name)?;
+            sim.set_health(name, wanted.health);
+            Ok(json!({}))
+        }
+        ("POST", ["_sim", "nodes", name, what]) => power(sim, name, what),
+        ("PUT", ["_sim", "resources"]) => {
+            let wanted: Freeze = body(request)?;
+            let state = sim.lock();
+            sim.stats().freeze(&state, sim.clock.now(), wanted.frozen);
             Ok(json!({}))
         }
         ("PUT", ["_sim", "quorum"]) => quorum(sim, request),
         ("PUT", ["_sim", "reachable"]) => {
             let wanted: Reachable = body(request)?;
-            sim.reachable.send_replace(wanted.reachable);
+            sim.doors.open_all(wanted.reachable);
             Ok(json!({}))
         }
         (method, ["_sim", "vms", vmid, what]) => vm(sim, (method, vmid, what), request),
@@ -213,6 +222,22 @@ fn quorum(sim: &Sim, request: &Request) -> Outcome {
     match wanted.node {
         None => state.quorate = wanted.quorate,
         Some(name) => known(&mut state, &name)?.quorate = wanted.quorate,
+    }
+    Ok(json!({}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Freeze {
+    frozen: bool,
+}
+
+fn power(sim: &Sim, name: &str, what: &str) -> Outcome {
+    known(&mut sim.lock(), name)?;
+    match what {
+        "power-off" => sim.power_off(name),
+        "power-on" => sim.power_on(name),
+        _ => return Err((404, format!("a node has no {what}"))),
     }
     Ok(json!({}))
 }

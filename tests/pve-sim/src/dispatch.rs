@@ -22,6 +22,7 @@ use crate::sim::Sim;
 
 /// Answers a request to the API of the PVE node `here`.
 pub(crate) async fn answer(sim: Arc<Sim>, here: String, request: Request) -> Option<Reply> {
+    sim.tick();
     let path = request.raw_path.clone();
     let mut parts = request.path.iter().map(String::as_str);
     if parts.next() != Some("api2") {

@@ -61,7 +61,7 @@ pub(crate) async fn start(builder: Builder) -> Result<SimHandle, SimError> {
         let endpoint = Endpoint {
             service,
             tls: builder.tls.then(|| identity.acceptor.clone()),
-            reachable: Some(sim.reachable.subscribe()),
+            reachable: Some(sim.doors.subscribe(node)),
             stop: sim.stop.clone(),
             tracker: sim.tracker.clone(),
         };
@@ -169,10 +169,28 @@ impl SimHandle {
         self.with_vm(vmid, |vm| change(&mut vm.faults)).is_some()
     }
 
+    /// How a PVE node answers from now on. Its VMs stay as they are.
     pub fn node_health(&self, node: &str, health: Health) {
-        if let Some(node) = self.sim.lock().nodes.get_mut(node) {
-            node.health = health;
-        }
+        self.sim.set_health(node, health);
+    }
+
+    /// Takes the power away: its VMs' QEMUs end and its endpoint closes at once; the others get 596 for 1 s, then 595, and the HA
+    /// stack fences it after 60 s and starts its guests elsewhere after 130 s, on the simulator's clock.
+    pub fn power_off(&self, node: &str) {
+        self.sim.power_off(node);
+    }
+
+    /// Gives the power back: a member after 3 s, its services after 10 s, its VMs' names known 5 s later; `onboot` VMs start.
+    pub fn power_on(&self, node: &str) {
+        self.sim.power_on(node);
+    }
+
+    /// Freezes what `/cluster/resources` says of status, names and sizes, or lets it follow again (10 s late).
+    pub fn freeze_resources(&self, frozen: bool) {
+        let state = self.sim.lock();
+        self.sim
+            .stats()
+            .freeze(&state, self.sim.clock.now(), frozen);
     }
 
     /// Whether the cluster has quorum; `None`: it follows from the nodes' health.
@@ -189,7 +207,7 @@ impl SimHandle {
 
     /// Whether anything listens for the API at all; the ports stay the same.
     pub fn set_reachable(&self, reachable: bool) {
-        self.sim.reachable.send_replace(reachable);
+        self.sim.doors.open_all(reachable);
     }
 
     /// Lets go of everything that [`RequestEffect::Hold`](crate::RequestEffect::Hold) and its like hold now.
@@ -249,16 +267,19 @@ impl SimHandle {
 
     /// A copy of the cluster's state.
     pub fn state(&self) -> State {
+        self.sim.tick();
         self.sim.lock().clone()
     }
 
     /// Changes the state behind the API's back, as an administrator at the shell would.
     pub fn edit<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        self.sim.tick();
         change(&mut self.sim.lock())
     }
 
     /// Reads or changes one VM.
     pub fn with_vm<T>(&self, vmid: VmNumber, code: impl FnOnce(&mut Vm) -> T) -> Option<T> {
+        self.sim.tick();
         self.sim.lock().vms.get_mut(&vmid).map(code)
     }
 

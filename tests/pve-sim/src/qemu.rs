@@ -236,19 +236,61 @@ pub(crate) fn start(sim: &Sim, node: &str, vmid: VmNumber) -> Result<(), Fail> {
             return Err(Fail::die(text));
         }
     }
-    let now = sim.clock.epoch();
+    let (now, pid) = (sim.clock.epoch(), sim.next_pid());
     let vm = state
         .vms
         .get_mut(&vmid)
         .ok_or_else(|| no_config(node, vmid))?;
     vm.devices = devices;
-    (vm.running, vm.paused, vm.started) = (true, false, now);
+    (vm.running, vm.paused, vm.started, vm.pid) = (true, false, now, pid);
+    Ok(())
+}
+
+/// A live migration: another QEMU, made from the config, goes on with the guest. It takes no disk that the config lacks (its
+/// state would find no device); one that the config has is in it, and nothing is left over from the old one.
+pub(crate) fn continue_elsewhere(sim: &Sim, (node, vmid): At<'_>) -> Result<(), Fail> {
+    let mut state = sim.lock();
+    let vm = state
+        .vms
+        .get(&vmid)
+        .filter(|vm| vm.node == node)
+        .ok_or_else(|| no_config(node, vmid))?;
+    if let Some(slot) = vm
+        .devices
+        .keys()
+        .find(|slot| !vm.config.contains_key(*slot))
+    {
+        return Err(Fail::die(format!(
+            "aborting, unknown device {slot} in migration stream"
+        )));
+    }
+    let mut fresh = std::collections::BTreeMap::new();
+    let disks = vm
+        .config
+        .iter()
+        .filter(|(key, _)| drive::slot(key).is_some());
+    for (key, value) in disks.filter(|(key, _)| !vm.devices.contains_key(*key)) {
+        let drive = Drive::parse(key, value).unwrap_or_default();
+        if let Some(volid) = drive.volid().filter(|_| !drive.is_cdrom()) {
+            let size = volumes::activate(&state, node, volid)?;
+            let device = device(&drive, size);
+            show(sim, &state, vmid, key, &device).map_err(Fail::die)?;
+            fresh.insert(key.clone(), device);
+        }
+    }
+    let pid = sim.next_pid();
+    if let Some(vm) = state.vms.get_mut(&vmid) {
+        vm.devices.extend(fresh);
+        vm.leaked.clear();
+        vm.ejecting.clear();
+        vm.pid = pid;
+    }
     Ok(())
 }
 
 pub(crate) fn stop(sim: &Sim, node: &str, vmid: VmNumber) -> Result<(), Fail> {
     let slots: Vec<String> = sim.with_vm(node, vmid, |vm| {
-        (vm.running, vm.paused) = (false, false);
+        (vm.running, vm.paused, vm.pid) = (false, false, 0);
         vm.leaked.clear();
         vm.ejecting.clear();
         std::mem::take(&mut vm.devices).into_keys().collect()

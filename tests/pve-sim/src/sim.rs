@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, ClockMode};
+use crate::doors::Doors;
+use crate::events::Events;
 use crate::fail::Fail;
 use crate::faults::{Faults, RequestEffect, TaskEffect};
 use crate::hardware::Hardware;
@@ -66,7 +67,8 @@ pub(crate) struct Sim {
     pub(crate) hardware: Box<dyn Hardware>,
     pub(crate) tracker: TaskTracker,
     pub(crate) stop: CancellationToken,
-    pub(crate) reachable: watch::Sender<bool>,
+    pub(crate) doors: Doors,
+    pub(crate) events: Events,
     pub(crate) holds: Holds,
     pub(crate) fingerprint: Mutex<String>,
     state: Mutex<State>,
@@ -93,7 +95,8 @@ impl Sim {
             hardware,
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
-            reachable: watch::Sender::new(true),
+            doors: Doors::default(),
+            events: Events::default(),
             holds: Holds::default(),
             fingerprint: Mutex::default(),
             state: Mutex::new(state),

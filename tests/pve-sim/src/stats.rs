@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::api;
 use crate::state::{State, Vm, VmNumber};
 
 const PUSH_EVERY: Duration = Duration::from_secs(10);
@@ -25,6 +26,10 @@ pub(crate) struct Stats {
     vms: BTreeMap<VmNumber, VmStat>,
     /// When each PVE node last told anything.
     nodes: BTreeMap<String, Duration>,
+    /// PVE nodes whose pvestatd starts, until then.
+    starting: BTreeMap<String, Duration>,
+    /// Bytes of storages as they were when all was frozen, by PVE node and storage.
+    frozen: Option<BTreeMap<(String, String), (u64, u64)>>,
     last: Duration,
 }
 
@@ -65,6 +70,9 @@ impl Stats {
 
     /// Catches up with the pushes that are due.
     pub(crate) fn refresh(&mut self, state: &State, now: Duration) {
+        if self.frozen.is_some() {
+            return;
+        }
         if now.as_secs() / PUSH_EVERY.as_secs() > self.last.as_secs() / PUSH_EVERY.as_secs() {
             self.push(state, now);
         }
@@ -75,19 +83,16 @@ impl Stats {
 
     pub(crate) fn push(&mut self, state: &State, now: Duration) {
         self.last = now;
-        for (name, _) in state
-            .nodes
-            .iter()
-            .filter(|(_, node)| node.health.in_cluster())
-        {
+        self.starting.retain(|_, until| *until > now);
+        let starting = &self.starting;
+        let tells = |name: &str| {
+            let node = state.nodes.get(name);
+            node.is_some_and(|node| node.health.in_cluster()) && !starting.contains_key(name)
+        };
+        for name in state.nodes.keys().filter(|name| tells(name)) {
             self.nodes.insert(name.clone(), now);
         }
-        let online = |vm: &Vm| {
-            state
-                .nodes
-                .get(&vm.node)
-                .is_some_and(|node| node.health.in_cluster())
-        };
+        let online = |vm: &Vm| tells(&vm.node);
         for (vmid, vm) in state.vms.iter().filter(|(_, vm)| online(vm)) {
             let stat = VmStat {
                 status: qmp_status(vm),
@@ -102,11 +107,46 @@ impl Stats {
         }
     }
 
+    /// A PVE node starts anew: what it told is forgotten, and it tells nothing until then (facts 29).
+    pub(crate) fn restart(&mut self, state: &State, name: &str, until: Duration) {
+        self.starting.insert(name.to_owned(), until);
+        let there = |vmid: &VmNumber| state.vms.get(vmid).is_some_and(|vm| vm.node == name);
+        self.vms.retain(|vmid, _| !there(vmid));
+        self.nodes.remove(name);
+    }
+
+    /// Nothing is told, forgotten or measured any more while frozen.
+    pub(crate) fn freeze(&mut self, state: &State, now: Duration, frozen: bool) {
+        self.refresh(state, now);
+        self.frozen = frozen.then(|| {
+            let pairs = state.storages.iter().flat_map(|(id, storage)| {
+                let nodes = state.nodes.keys();
+                nodes.map(move |node| {
+                    let used = api::used(state, id, storage, node);
+                    ((node.clone(), id.clone()), (storage.total, used))
+                })
+            });
+            pairs.collect()
+        });
+        if !frozen {
+            self.push(state, now);
+        }
+    }
+
+    /// Size and use of a storage as `/cluster/resources` knows them.
+    pub(crate) fn storage(&self, state: &State, node: &str, id: &str) -> Option<(u64, u64)> {
+        let storage = state.storages.get(id)?;
+        let now = || (storage.total, api::used(state, id, storage, node));
+        let known = self.frozen.as_ref()?.get(&(node.to_owned(), id.to_owned()));
+        Some(known.copied().unwrap_or_else(now))
+    }
+
     /// Whether what a PVE node last told is still remembered.
     pub(crate) fn knows_node(&self, name: &str, now: Duration) -> bool {
+        let fresh = |at: &Duration| now.saturating_sub(*at) < FORGET_AFTER;
         self.nodes
             .get(name)
-            .is_some_and(|at| now.saturating_sub(*at) < FORGET_AFTER)
+            .is_some_and(|at| self.frozen.is_some() || fresh(at))
     }
 
     pub(crate) fn get(&self, vmid: VmNumber) -> Option<&VmStat> {

@@ -194,7 +194,7 @@ fn storage_rows(call: &Call, state: &State, known: &Stats) -> Vec<Value> {
         for node in state.nodes.keys().filter(|node| storage.on_node(node)) {
             let fresh = known.knows_node(node, call.sim.clock.now());
             rows.push(super::storage::resource_row(
-                state,
+                (state, known),
                 (id, storage),
                 node,
                 fresh,

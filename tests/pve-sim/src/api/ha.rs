@@ -38,7 +38,8 @@ pub(super) fn routes() -> Vec<Route> {
             see(),
             &[],
             |call| {
-                let quorum = json!({"node": call.here, "quorate": true});
+                let quorate = call.sim.lock().quorate(&call.here);
+                let quorum = json!({"node": call.here, "quorate": quorate});
                 Ok(json!({"manager_status": {"node_status": {}}, "quorum": quorum}).into())
             },
         ),
@@ -236,37 +237,112 @@ fn request_move(call: &Call) -> ApiResult {
     Ok(json!({"sid": sid, "requested-node": call.text("node")}).into())
 }
 
+/// `/cluster/ha/status/current` (running.md 13g and 14).
 fn status(call: &Call) -> Answer {
     let state = call.sim.lock();
-    let here = &call.here;
+    let (here, epoch) = (&call.here, call.sim.clock.epoch());
+    let quorate = state.quorate(here);
+    let told = if quorate {
+        "OK".to_owned()
+    } else {
+        format!("No quorum on node '{here}'!")
+    };
     let mut rows = vec![
-        json!({"id": "quorum", "type": "quorum", "node": here, "status": "OK", "quorate": 1}),
-        json!({"id": "fencing", "type": "fencing", "node": here, "status": "standby (CRM watchdog standby)", "armed-state": "standby"}),
+        json!({"id": "quorum", "type": "quorum", "node": here, "status": told, "quorate": u8::from(quorate)}),
     ];
-    for (sid, options) in &state.ha.resources {
-        let vm = sid
-            .split_once(':')
-            .and_then(|(_, id)| state.vms.get(&id.parse().ok()?));
-        let node = vm.map_or("", |vm| vm.node.as_str());
-        let number = |key: &str| {
-            options
-                .get(key)
-                .and_then(|text| text.parse::<u64>().ok())
-                .unwrap_or(1)
-        };
-        rows.push(json!({
-            "id": format!("service:{sid}"), "type": "service", "sid": sid, "node": node, "state": "queued",
-            "request_state": options.get("state").map_or("started", String::as_str), "status": format!("{sid} ({node}, queued)"),
-            "max_restart": number("max_restart"), "max_relocate": number("max_relocate"), "failback": number("failback"),
-        }));
+    let acts = state.ha.running && quorate;
+    if acts {
+        rows.extend(master(&state, epoch));
+    }
+    let (armed, word) = if acts && !state.ha.resources.is_empty() {
+        ("armed", "active")
+    } else {
+        ("standby", "standby")
+    };
+    let fencing = format!("{armed} (CRM watchdog {word})");
+    rows.push(json!({"id": "fencing", "type": "fencing", "node": here, "status": fencing, "armed-state": armed}));
+    if acts {
+        rows.extend(state.nodes.keys().map(|name| lrm(&state, name, epoch)));
+    }
+    if quorate {
+        let services = state.ha.resources.iter();
+        rows.extend(services.map(|(sid, options)| service(&state, sid, options)));
     }
     Value::Array(rows).into()
 }
 
-/// The state asked for (JSON null if none was) of a VM that HA manages.
+fn date(epoch: u64) -> String {
+    let seconds = i64::try_from(epoch).unwrap_or_default();
+    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+    time.strftime("%a %b %e %H:%M:%S %Y").to_string()
+}
+
+/// The first node that is there.
+fn master(state: &State, epoch: u64) -> Option<Value> {
+    let mut there = state
+        .nodes
+        .iter()
+        .filter(|(_, node)| node.health.in_cluster());
+    let (name, _) = there.next()?;
+    Some(json!({
+        "id": "master", "type": "master", "node": name, "timestamp": epoch, "status": format!("{name} (active, {})", date(epoch)),
+    }))
+}
+
+fn lrm(state: &State, name: &str, epoch: u64) -> Value {
+    let there = state
+        .nodes
+        .get(name)
+        .is_some_and(|node| node.health.in_cluster());
+    let busy = state
+        .vms
+        .iter()
+        .any(|(vmid, vm)| vm.node == name && state.ha.manages(*vmid));
+    let word = match (there, busy) {
+        (false, _) => "old timestamp - dead?, watchdog standby",
+        (true, true) => "active, watchdog active",
+        (true, false) => "idle, watchdog standby",
+    };
+    json!({
+        "id": format!("lrm:{name}"), "type": "lrm", "node": name, "timestamp": epoch, "status": format!("{name} ({word}, {})", date(epoch)),
+    })
+}
+
+fn service(state: &State, sid: &str, options: &BTreeMap<String, String>) -> Value {
+    let vm = sid
+        .split_once(':')
+        .and_then(|(_, id)| state.vms.get(&id.parse().ok()?));
+    let node = vm.map_or("", |vm| vm.node.as_str());
+    let number = |key: &str| {
+        options
+            .get(key)
+            .and_then(|text| text.parse::<u64>().ok())
+            .unwrap_or(1)
+    };
+    let asked = options.get("state").map_or("started", String::as_str);
+    let about = state.ha.services.get(sid).map(String::as_str);
+    let verbose = match about {
+        Some(about) => about,
+        None if !state.ha.running => "queued",
+        None => asked,
+    };
+    let mut row = super::content::object(&json!({
+        "id": format!("service:{sid}"), "type": "service", "sid": sid, "node": node, "state": verbose,
+        "request_state": asked, "status": format!("{sid} ({node}, {verbose})"),
+        "max_restart": number("max_restart"), "max_relocate": number("max_relocate"), "failback": number("failback"),
+    }));
+    if state.ha.running {
+        row.insert("crm_state".into(), json!(about.unwrap_or(asked)));
+    }
+    Value::Object(row)
+}
+
+/// What the manager says of a VM that it has, else the state asked for (JSON null if none was).
 pub(super) fn managed(state: &State, vmid: crate::state::VmNumber) -> Option<Value> {
-    let options = state.ha.resources.get(&format!("vm:{vmid}"))?;
-    Some(json!(options.get("state")))
+    let sid = format!("vm:{vmid}");
+    let options = state.ha.resources.get(&sid)?;
+    let about = state.ha.services.get(&sid);
+    Some(json!(about.or_else(|| options.get("state"))))
 }
 
 /// A rule's line, with its place in the file.

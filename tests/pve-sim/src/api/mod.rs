@@ -8,6 +8,7 @@ mod content;
 mod ha;
 mod ha_rules;
 mod index;
+mod migrate;
 mod move_disk;
 mod nodes;
 mod pools;
@@ -23,6 +24,8 @@ use serde_json::{Value, json};
 use crate::router::{Perm, Route, now};
 
 pub(crate) use content::volume_access;
+pub(crate) use migrate::migrate_now;
+pub(crate) use storage::used;
 
 /// The whole table.
 pub(crate) fn routes() -> Vec<Route> {
@@ -36,6 +39,7 @@ pub(crate) fn routes() -> Vec<Route> {
     routes.extend(content::routes());
     routes.extend(ha::routes());
     routes.extend(index::routes());
+    routes.extend(migrate::routes());
     routes.extend(move_disk::routes());
     routes.extend(nodes::routes());
     routes.extend(pools::routes());

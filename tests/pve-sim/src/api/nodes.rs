@@ -33,11 +33,9 @@ pub(super) fn figures(health: Health, uptime: u64) -> Map<String, Value> {
     let live = json!({
         "cpu": 0.05, "mem": 1_090_760_704, "disk": 34_439_151_616_u64, "uptime": 4570 + uptime,
     });
-    if let (true, Some(map), Some(live)) = (
-        health.in_cluster(),
-        value.as_object_mut(),
-        live.as_object(),
-    ) {
+    if let (true, Some(map), Some(live)) =
+        (health.in_cluster(), value.as_object_mut(), live.as_object())
+    {
         map.extend(live.clone());
     }
     value.as_object().cloned().unwrap_or_default()

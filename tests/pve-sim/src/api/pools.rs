@@ -72,7 +72,7 @@ fn pool(call: &Call, name: &str) -> Result<Value, Fail> {
             .and_then(|s| Some((s, state.nodes.keys().find(|node| s.on_node(node))?)));
         members.extend(at.map(|(storage, node)| {
             let fresh = known.knows_node(node, call.sim.clock.now());
-            super::storage::resource_row(&state, (id, storage), node, fresh)
+            super::storage::resource_row((&state, &known), (id, storage), node, fresh)
         }));
     }
     let mut value = json!({"members": members});

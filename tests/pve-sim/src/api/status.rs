@@ -4,11 +4,13 @@ use serde_json::{Map, Value, json};
 
 use crate::acl;
 use crate::acl::Who;
+use crate::crm;
 use crate::fail::{Answer, ApiResult, Fail};
 use crate::hotplug;
 use crate::qemu;
 use crate::router::{Call, Perm, Route, now};
 use crate::schema::{Kind, Param, opt};
+use crate::sim::Sim;
 use crate::state::{Vm, VmNumber};
 use crate::stats::{cpus, memory_bytes, qmp_status};
 use crate::tasks::{self, TaskKind};
@@ -77,6 +79,9 @@ fn power_routes() -> Vec<Route> {
         route("/nodes/{node}/qemu/{vmid}/status/shutdown", &stop, |call| {
             power_task(call, Power::Shutdown)
         }),
+        route("/nodes/{node}/qemu/{vmid}/status/reboot", &stop, |call| {
+            power_task(call, Power::Reboot)
+        }),
         route("/nodes/{node}/qemu/{vmid}/status/suspend", &[], |call| {
             power_task(call, Power::Pause)
         }),
@@ -94,7 +99,7 @@ fn summary(vmid: VmNumber, vm: &Vm, now: u64) -> Map<String, Value> {
         "uptime": if vm.running { now.saturating_sub(vm.started) } else { 0 },
     }));
     if vm.running {
-        map.insert("pid".into(), json!(vmid + 10_000));
+        map.insert("pid".into(), json!(vm.pid));
     }
     if vm.config.get("template").is_some_and(|flag| flag == "1") {
         map.insert("template".into(), json!(1));
@@ -165,11 +170,12 @@ fn current(call: &Call) -> ApiResult {
     Ok(Value::Object(map).into())
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Power {
     Start,
     Stop,
     Shutdown,
+    Reboot,
     Pause,
     Resume,
 }
@@ -180,6 +186,7 @@ impl Power {
             Self::Start => "qmstart",
             Self::Stop => "qmstop",
             Self::Shutdown => "qmshutdown",
+            Self::Reboot => "qmreboot",
             Self::Pause => "qmpause",
             Self::Resume => "qmresume",
         }
@@ -191,11 +198,14 @@ fn power_task(call: &Call, power: Power) -> ApiResult {
     if call.get("skiplock").is_some() {
         return Err(Fail::param("skiplock", "Only root may use this option."));
     }
-    if !matches!(power, Power::Start) {
-        let running = call.sim.with_vm(&node, vmid, |vm| vm.running)?;
-        if !running && !matches!(power, Power::Stop) {
-            return Err(Fail::die(format!("VM {vmid} not running")));
-        }
+    if matches!(power, Power::Pause | Power::Resume | Power::Reboot)
+        && !call.sim.with_vm(&node, vmid, |vm| vm.running)?
+    {
+        return Err(Fail::die(format!("VM {vmid} not running")));
+    }
+    let asks = matches!(power, Power::Start | Power::Stop | Power::Shutdown);
+    if asks && call.sim.lock().ha.manages(vmid) {
+        return Ok(json!(ask_manager(call, power == Power::Start)).into());
     }
     let what = TaskKind {
         node: node.clone(),
@@ -205,27 +215,73 @@ fn power_task(call: &Call, power: Power) -> ApiResult {
     let sim = call.sim.clone();
     let upid = tasks::fork(&call.sim, &call.who, &what, move |_| async move {
         let _guard = sim.lock_vm(&node, vmid).await?;
-        sim.with_vm(&node, vmid, |vm| update::check_state(vm, None))??;
-        match power {
-            Power::Pause => qemu::pause(&sim, &node, vmid),
-            Power::Resume => qemu::resume(&sim, &node, vmid),
-            Power::Start => {
-                settle(&sim, &node, vmid, &who).await?;
-                sim.clock.sleep(sim.timing.start).await;
-                qemu::start(&sim, &node, vmid)
-            }
-            Power::Stop | Power::Shutdown => {
-                qemu::stop(&sim, &node, vmid)?;
-                settle(&sim, &node, vmid, &who).await
-            }
-        }
+        perform(&sim, power, (&node, vmid), &who).await
     });
     Ok(json!(upid).into())
 }
 
+/// The HA manager does it in its own time; the task only asks (running.md 14).
+fn ask_manager(call: &Call, on: bool) -> String {
+    let (sim, vmid) = (call.sim.clone(), call.vmid());
+    let what = TaskKind {
+        node: call.node(),
+        kind: if on { "hastart" } else { "hastop" },
+        id: vmid.to_string(),
+    };
+    tasks::fork(&call.sim, &call.who, &what, move |log| async move {
+        let verb = if on { "start" } else { "stop" };
+        log.line(format!("Requesting HA {verb} for VM {vmid}"));
+        crm::ask_power(&sim, vmid, on);
+        Ok(())
+    })
+}
+
+async fn perform(
+    sim: &std::sync::Arc<Sim>,
+    power: Power,
+    (node, vmid): (&str, VmNumber),
+    who: &Who,
+) -> Result<(), Fail> {
+    let (running, template, backup) = sim.with_vm(node, vmid, |vm| {
+        let is = |key: &str, value: &str| vm.config.get(key).is_some_and(|text| text == value);
+        (vm.running, is("template", "1"), is("lock", "backup"))
+    })?;
+    let unlocked = || sim.with_vm(node, vmid, |vm| update::check_state(vm, None))?;
+    match power {
+        Power::Pause | Power::Resume if !backup => unlocked()?,
+        Power::Pause | Power::Resume => {}
+        Power::Stop | Power::Shutdown if !running => return Ok(()),
+        Power::Start if template => {
+            return Err(Fail::die("you can't start a vm if it's a template"));
+        }
+        // A backup is going on: the guest goes on in the QEMU that there is.
+        Power::Start if backup && running => return qemu::resume(sim, node, vmid),
+        Power::Start | Power::Stop | Power::Shutdown | Power::Reboot => unlocked()?,
+    }
+    match power {
+        Power::Pause => return qemu::pause(sim, node, vmid),
+        Power::Resume => return qemu::resume(sim, node, vmid),
+        Power::Stop | Power::Shutdown | Power::Reboot => {
+            qemu::stop(sim, node, vmid)?;
+            // What cannot be applied is only warned of.
+            if let Err(fail) = settle(sim, node, vmid, who).await {
+                crate::carried::log_line(&fail.exit_text());
+            }
+        }
+        Power::Start if running => return Err(Fail::die(format!("VM {vmid} already running"))),
+        Power::Start => {}
+    }
+    if matches!(power, Power::Start | Power::Reboot) {
+        settle(sim, node, vmid, who).await?;
+        sim.clock.sleep(sim.timing.start).await;
+        qemu::start(sim, node, vmid)?;
+    }
+    Ok(())
+}
+
 /// Start and stop apply what is pending (`vmconfig_apply_pending`).
 async fn settle(
-    sim: &std::sync::Arc<crate::sim::Sim>,
+    sim: &std::sync::Arc<Sim>,
     node: &str,
     vmid: VmNumber,
     who: &Who,

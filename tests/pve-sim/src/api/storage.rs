@@ -8,6 +8,7 @@ use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Perm, Route, now};
 use crate::schema::{Kind, opt};
 use crate::state::{State, Storage, StorageKind};
+use crate::stats::Stats;
 use crate::units;
 
 pub(super) fn routes() -> Vec<Route> {
@@ -121,7 +122,7 @@ fn definitions(call: &Call) -> Answer {
 }
 
 /// Bytes in use: the rest of the world's and, thick or thin, what our volumes count for.
-pub(super) fn used(state: &State, id: &str, storage: &Storage, node: &str) -> u64 {
+pub(crate) fn used(state: &State, id: &str, storage: &Storage, node: &str) -> u64 {
     let ours = state
         .volumes
         .iter()
@@ -202,7 +203,7 @@ fn fraction(part: u64, whole: u64) -> Value {
 
 /// A storage's line in `/cluster/resources`; a dead PVE node's stays as it was until it is forgotten.
 pub(super) fn resource_row(
-    state: &State,
+    (state, told): (&State, &Stats),
     (id, storage): (&str, &Storage),
     node: &str,
     known: bool,
@@ -213,8 +214,10 @@ pub(super) fn resource_row(
     });
     if let (true, Some(map)) = (known, row.as_object_mut()) {
         map.insert("status".into(), json!("available"));
-        map.insert("maxdisk".into(), json!(storage.total));
-        map.insert("disk".into(), json!(used(state, id, storage, node)));
+        let live = || (storage.total, used(state, id, storage, node));
+        let (total, used) = told.storage(state, node, id).unwrap_or_else(live);
+        map.insert("maxdisk".into(), json!(total));
+        map.insert("disk".into(), json!(used));
     }
     row
 }

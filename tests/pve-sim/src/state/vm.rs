@@ -32,6 +32,8 @@ pub struct Vm {
     pub ejecting: BTreeSet<String>,
     /// Seconds since 1970.
     pub started: u64,
+    /// QEMU's process: another one after each start.
+    pub pid: u32,
     /// Faults of this VM's QEMU and guest.
     pub faults: VmFaults,
 }

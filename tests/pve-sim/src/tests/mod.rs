@@ -4,6 +4,7 @@ mod config;
 mod content;
 mod faults;
 mod ha;
+mod hosts;
 mod hotplug;
 mod leftovers;
 mod moves;

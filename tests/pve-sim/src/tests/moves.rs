@@ -55,7 +55,7 @@ async fn a_clone_copies_foreign_disks_and_a_migration_refuses_local_ones() {
         "can't migrate running VM without --online\n"
     );
     let upid = world.ok("POST", migrate, "target=pve2&online=1").await;
-    assert_eq!(world.exit(&upid).await, "can't migrate VM - check log");
+    assert_eq!(world.exit(&upid).await, "migration aborted");
     world.put("delete=scsi1").await;
     world.put("scsi1=shared:9999/vm-9999-s.raw").await;
     let upid = world.ok("POST", migrate, "target=pve2&online=1").await;
