@@ -20,6 +20,7 @@ use pve_client::{ApiError, DiskInfo, Effect, ErrorKind, Presence};
 use pve_model::{Bytes, PveNode, Region, StorageId, VolumeId};
 use pve_runtime::KeyedLock;
 use pve_runtime::config::StoragePolicy;
+use pve_runtime::keyed_lock::Guard;
 use tokio::time::Instant;
 
 use crate::disk;
@@ -42,6 +43,19 @@ const STILL_AT_WORK: &str = "Proxmox VE may still be at work on this volume";
 pub struct Memory {
     pins: Arc<Pins>,
     quotas: KeyedLock<(Region, StorageId, Option<PveNode>)>,
+}
+
+/// A turn at the quota of a storage: while it lives, nobody else's disk is counted against it.
+pub type QuotaTurn = Guard<(Region, StorageId, Option<PveNode>)>;
+
+impl Memory {
+    /// Waits for the turn at the quota that a volume counts against.
+    pub async fn turn(&self, volume: &VolumeId, deadline: Instant) -> Result<QuotaTurn, Error> {
+        let (region, storage) = (volume.region.clone(), volume.storage.clone());
+        let key = (region, storage, volume.pve_node.clone());
+        let busy = |_| Error::Busy("other volumes on this storage are being made or grown");
+        self.quotas.lock_until(key, deadline).await.map_err(busy)
+    }
 }
 
 /// A volume that is there.
@@ -201,17 +215,7 @@ impl Creation<'_> {
             return self.allocate(volume, candidate).await;
         }
         let deadline = Instant::now() + QUOTA_WAIT;
-        let key = (
-            self.region.name.clone(),
-            self.storage.clone(),
-            candidate.zone.clone(),
-        );
-        let _turn = self
-            .memory
-            .quotas
-            .lock_until(key, deadline)
-            .await
-            .map_err(|_| Error::Busy("other volumes on this storage are being made"))?;
+        let _turn = self.memory.turn(&volume, deadline).await?;
         match self.over_quota(&volume, candidate).await? {
             Some(why) => self.unless_there(volume, why).await,
             None => self.allocate(volume, candidate).await,

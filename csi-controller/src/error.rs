@@ -22,6 +22,10 @@ pub enum Rpc {
     ControllerPublishVolume,
     /// external-attacher repeats on any error.
     ControllerUnpublishVolume,
+    /// external-resizer `IsFinalError`: five codes, `RESOURCE_EXHAUSTED` too, mean "may be in progress", so that the size
+    /// that is asked for stays; at all others the person may ask for less. `IsInfeasibleError`: three of those, `OUT_OF_RANGE`
+    /// one of them, are repeated seldom. It repeats on any error.
+    ControllerExpandVolume,
     /// Not called by Kubernetes' sidecars.
     ValidateVolumeCapabilities,
     /// external-provisioner repeats and keeps the old capacity object.
@@ -156,6 +160,9 @@ pub enum Error {
     /// The guest does not let the disk go.
     #[error("disk is still busy in the guest: {0}")]
     GuestBusy(String),
+    /// An attach or a detach of the volume is half done, and has to be ended before the volume can grow.
+    #[error("half attached: {0}")]
+    HalfAttached(String),
     /// QEMU did not take the disk; the change was reverted.
     #[error("hotplug failed: {0}")]
     HotplugFailed(String),
@@ -226,6 +233,7 @@ impl Error {
             | Self::HolderUnknown(_)
             | Self::VmInvisible(_)
             | Self::VmLocked(_)
+            | Self::HalfAttached(_)
             | Self::Unsettled { .. }
             | Self::Contradiction(_)
             | Self::Internal(_) => Effect::Possible,
@@ -254,6 +262,10 @@ impl Error {
             Self::Foreign { .. } | Self::VmRefused { .. } => Code::PermissionDenied,
             Self::UnknownVolume | Self::UnknownNode(_) => Code::NotFound,
             Self::Exists(_) => Code::AlreadyExists,
+            Self::Exhausted {
+                why: Exhausted::VolumeSize,
+                ..
+            } if rpc == Rpc::ControllerExpandVolume => Code::OutOfRange,
             Self::Exhausted { .. } => Code::ResourceExhausted,
             Self::InUse(_)
             | Self::HeldBy { .. }
@@ -266,23 +278,27 @@ impl Error {
             | Self::HolderUnknown(_)
             | Self::RealUnknown(_)
             | Self::VmLocked(_)
+            | Self::HalfAttached(_)
             | Self::GuestBusy(_)
             | Self::StorageBusy(_) => Code::Unavailable,
             Self::Unsettled { source, .. } => pve::unsettled(source),
             Self::Pve { source, .. } => match (rpc, source.effect) {
-                (Rpc::CreateVolume, Effect::Possible) => pve::unsettled(source),
+                (Rpc::CreateVolume | Rpc::ControllerExpandVolume, Effect::Possible) => {
+                    pve::unsettled(source)
+                }
                 (Rpc::CreateVolume, Effect::None) => pve::final_code(source),
                 (
                     Rpc::DeleteVolume
                     | Rpc::ControllerPublishVolume
                     | Rpc::ControllerUnpublishVolume
+                    | Rpc::ControllerExpandVolume
                     | Rpc::ValidateVolumeCapabilities
                     | Rpc::GetCapacity,
                     _,
                 ) => pve::repeatable_code(source),
             },
             Self::Contradiction(_) | Self::Internal(_) => match rpc {
-                Rpc::CreateVolume => Code::Aborted,
+                Rpc::CreateVolume | Rpc::ControllerExpandVolume => Code::Aborted,
                 Rpc::DeleteVolume
                 | Rpc::ControllerPublishVolume
                 | Rpc::ControllerUnpublishVolume
@@ -326,6 +342,9 @@ impl Error {
                 "the Node's virtual machine does not tell its disks at the moment; it will be tried again"
             }
             Self::GuestBusy(_) => "the Node does not let the volume go; it will be tried again",
+            Self::HalfAttached(_) => {
+                "the volume is being attached to a Node or detached from it; it will be tried again"
+            }
             Self::HotplugFailed(_) => "the Node's virtual machine did not take the volume",
             Self::Changed(_) => {
                 "the Node's virtual machine is being changed by someone else; it will be tried again"

@@ -243,6 +243,17 @@ pub async fn unambiguous(
     })
 }
 
+/// The VMs that could hold the volume, by the list that this RPC has read; no config is read.
+pub async fn candidates(
+    region: &RegionContext,
+    volume: &VolumeId,
+    except: Option<VmId>,
+    term: Term,
+) -> Result<Vec<VmEntry>, Error> {
+    let census = region.inventory.vms(Freshness::Since(term.begun)).await?;
+    suspects(&census, volume, except)
+}
+
 /// The VMs that could hold the volume: those of the host that has it, of all hosts if it is shared. Their pool and
 /// whether they are templates does not matter: an operator can move or convert a VM with its disks.
 fn suspects(

@@ -4,7 +4,10 @@ use csi_proto::csi::v1::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest,
     GetPluginInfoResponse, PluginCapability, ProbeRequest, ProbeResponse,
     identity_server::Identity,
-    plugin_capability::{Service, Type, service::Type as ServiceType},
+    plugin_capability::{
+        Service, Type, VolumeExpansion, service::Type as ServiceType,
+        volume_expansion::Type as ExpansionType,
+    },
 };
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -44,13 +47,21 @@ impl Identity for IdentityService {
             ServiceType::ControllerService,
             ServiceType::VolumeAccessibilityConstraints,
         ];
-        let capabilities = offered.map(|service| PluginCapability {
-            r#type: Some(Type::Service(Service {
+        let services = offered.map(|service| {
+            Type::Service(Service {
                 r#type: service.into(),
-            })),
+            })
         });
+        let online = Type::VolumeExpansion(VolumeExpansion {
+            r#type: ExpansionType::Online.into(),
+        });
+        let capabilities = services.into_iter().chain([online]);
         Ok(Response::new(GetPluginCapabilitiesResponse {
-            capabilities: capabilities.to_vec(),
+            capabilities: capabilities
+                .map(|offer| PluginCapability {
+                    r#type: Some(offer),
+                })
+                .collect(),
         }))
     }
 

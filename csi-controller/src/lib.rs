@@ -1,7 +1,7 @@
 //! CSI Identity and Controller for a tenant cluster whose workers are VMs of Proxmox VE.
 //!
 //! `service` takes RPCs, `validate` turns protobuf into domain requests, the verbs (`create`, `delete`, `publish`,
-//! `unpublish`, `capacity`) observe, decide, act and verify, and `error` says what a failure means to a sidecar.
+//! `unpublish`, `expand`, `capacity`) observe, decide, act and verify, and `error` says what a failure means to a sidecar.
 //! Nothing here formats or mounts, and nothing the tenant's API server says is taken as proof.
 
 pub mod capacity;
@@ -12,6 +12,7 @@ pub mod delete;
 pub mod disk;
 pub mod drive;
 pub mod error;
+pub mod expand;
 pub mod gone;
 pub mod guests;
 pub mod health;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use csi_proto::csi::v1::{
+    ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
     ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
     ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerServiceCapability,
     ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateVolumeRequest,
@@ -16,7 +17,7 @@ use csi_proto::csi::v1::{
     validate_volume_capabilities_response::Confirmed,
 };
 use pve_client::Presence;
-use pve_model::{Bytes, DiskName, VolumeId, topology};
+use pve_model::{Bytes, DiskName, NodeId, VolumeId, topology};
 use pve_runtime::{KeyedLock, Work, WorkError};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -26,16 +27,19 @@ use crate::create::{self, Created, Memory};
 use crate::delete;
 use crate::disk;
 use crate::error::{Error, Rpc};
+use crate::expand;
 use crate::publish;
 use crate::refusals::Refusals;
 use crate::region::Driver;
 use crate::unpublish;
 use crate::validate::{self, Handle, Place};
+use crate::vm::Wanted;
 
 /// What this controller offers.
-const CAPABILITIES: [RpcType; 4] = [
+const CAPABILITIES: [RpcType; 5] = [
     RpcType::CreateDeleteVolume,
     RpcType::PublishUnpublishVolume,
+    RpcType::ExpandVolume,
     RpcType::GetCapacity,
     RpcType::SingleNodeMultiWriter,
 ];
@@ -47,6 +51,7 @@ pub struct ControllerService {
     work: Work,
     locks: KeyedLock<String>,
     memory: Memory,
+    holders: expand::Memory,
     refusals: Refusals,
 }
 
@@ -58,6 +63,7 @@ impl ControllerService {
             work,
             locks,
             memory: Memory::default(),
+            holders: expand::Memory::default(),
             refusals: Refusals::default(),
         }
     }
@@ -137,7 +143,14 @@ impl ControllerService {
         record(&request.volume);
         let region = self.driver().region_of(&request.volume)?;
         let disk = request.volume.disk.clone();
-        let op = async move { publish::publish(&region, &request).await };
+        let holders = self.holders.clone();
+        let op = async move {
+            let context = publish::publish(&region, &request).await?;
+            if let NodeId::Vm { uuid, vmid } = request.node {
+                holders.held(&request.volume, Wanted { uuid, vmid });
+            }
+            Ok(context)
+        };
         Ok(self.alone(&disk, op).await?.to_map())
     }
 
@@ -149,8 +162,34 @@ impl ControllerService {
         record(&request.volume);
         let region = self.driver().region_of(&request.volume)?;
         let disk = request.volume.disk.clone();
-        let op = async move { unpublish::unpublish(&region, &request).await };
+        let holders = self.holders.clone();
+        let op = async move {
+            unpublish::unpublish(&region, &request).await?;
+            holders.released(&request.volume);
+            Ok(())
+        };
         self.alone(&disk, op).await
+    }
+
+    async fn expand(
+        &self,
+        request: &ControllerExpandVolumeRequest,
+    ) -> Result<ControllerExpandVolumeResponse, Error> {
+        let request = validate::expand(request)?;
+        record(&request.volume);
+        let region = self.driver().region_of(&request.volume)?;
+        let disk = request.volume.disk.clone();
+        let memories = expand::Memories {
+            volumes: self.holders.clone(),
+            quotas: self.memory.clone(),
+        };
+        let op = async move { expand::expand(&region, &memories, &request).await };
+        let size = self.alone(&disk, op).await?;
+        Ok(ControllerExpandVolumeResponse {
+            capacity_bytes: protobuf_size(size)?,
+            // Of a raw block device, too: the node plugin says whether its kernel has seen the new size.
+            node_expansion_required: true,
+        })
     }
 
     async fn confirm(
@@ -223,17 +262,18 @@ fn record(volume: &VolumeId) {
 }
 
 fn volume(created: Created, context: HashMap<String, String>) -> Result<Volume, Error> {
-    let capacity_bytes = created
-        .size
-        .to_i64()
-        .ok_or_else(|| Error::Contradiction(format!("a disk of {}", created.size)))?;
     Ok(Volume {
-        capacity_bytes,
+        capacity_bytes: protobuf_size(created.size)?,
         volume_id: created.volume.to_string(),
         volume_context: context,
         content_source: None,
         accessible_topology: created.places.into_iter().map(term).collect(),
     })
+}
+
+fn protobuf_size(size: Bytes) -> Result<i64, Error> {
+    let too_large = || Error::Contradiction(format!("a disk of {size}"));
+    size.to_i64().ok_or_else(too_large)
 }
 
 fn term(place: Place) -> Topology {
@@ -293,6 +333,16 @@ impl Controller for ControllerService {
         answer
             .map(|()| Response::new(ControllerUnpublishVolumeResponse {}))
             .map_err(|error| self.refuse(error, Rpc::ControllerUnpublishVolume))
+    }
+
+    async fn controller_expand_volume(
+        &self,
+        request: Request<ControllerExpandVolumeRequest>,
+    ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
+        let answer = self.expand(request.get_ref()).await;
+        answer
+            .map(Response::new)
+            .map_err(|error| self.refuse(error, Rpc::ControllerExpandVolume))
     }
 
     async fn validate_volume_capabilities(

@@ -1,6 +1,7 @@
 //! Protobuf in, domain requests out: the only file that reads raw requests. Whatever it lets through is within every
 //! grammar and limit that needs no look at PVE. A refusal touches nothing.
 
+mod expand;
 mod fields;
 
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use csi_proto::csi::v1::{
 use pve_model::{Bytes, NodeId, Parameters, PveNode, Region, VolumeId};
 
 use crate::error::Error;
+pub use expand::{ExpandRequest, expand};
 use fields::Modes;
 
 /// What a volume gets when the caller names no size: that of the former driver.
@@ -174,7 +176,8 @@ pub fn confirm(request: &ValidateVolumeCapabilitiesRequest) -> Result<ConfirmReq
     }
     let objection = fields::capabilities(&request.volume_capabilities, Modes::Offered)
         .and_then(|()| class(&request.parameters))
-        .and_then(|_| fields::no_mutable_parameters(&request.mutable_parameters))
+        .and_then(|class| same_storage(&volume, class.as_ref()))
+        .and_then(|()| fields::no_mutable_parameters(&request.mutable_parameters))
         .err()
         .map(|error| error.tenant().to_owned());
     Ok(ConfirmRequest { volume, objection })
@@ -199,6 +202,17 @@ pub fn existing(handle: Handle) -> Result<VolumeId, Error> {
     match handle {
         Handle::Volume(volume) => Ok(volume),
         Handle::Nothing => Err(Error::UnknownVolume),
+    }
+}
+
+/// A class that means another storage is not the class of the volume.
+fn same_storage(volume: &Handle, class: Option<&Parameters>) -> Result<(), Error> {
+    let wanted = class.and_then(|class| class.storage.as_ref());
+    match (volume, wanted) {
+        (Handle::Volume(volume), Some(wanted)) if volume.storage != *wanted => {
+            invalid("the volume lies on another storage than the parameters name")
+        }
+        _ => Ok(()),
     }
 }
 

@@ -3,6 +3,8 @@
 //!
 //! Everything a caller says (VMID, Node name) is a hint. Knows nothing of volumes.
 
+mod reading;
+
 use std::collections::BTreeSet;
 
 use pve_client::{ApiError, ErrorKind, GuestKind, VmEntry, VmPending, VmRef};
@@ -16,6 +18,7 @@ use crate::holders::{self, Term};
 use crate::inventory::{Census, Freshness};
 use crate::region::RegionContext;
 use crate::slots::{Controller, Picture, Row, Seat};
+pub use reading::pin_read;
 
 /// How often a VM is looked for when it moves or its VMID turns out to be another's.
 const TRIES: u32 = 5;

@@ -4,11 +4,12 @@ use std::fmt::Write;
 use super::*;
 use pve_client::ErrorKind;
 
-const RPCS: [Rpc; 6] = [
+const RPCS: [Rpc; 7] = [
     Rpc::CreateVolume,
     Rpc::DeleteVolume,
     Rpc::ControllerPublishVolume,
     Rpc::ControllerUnpublishVolume,
+    Rpc::ControllerExpandVolume,
     Rpc::ValidateVolumeCapabilities,
     Rpc::GetCapacity,
 ];
@@ -81,6 +82,7 @@ fn every() -> Vec<Error> {
         Error::HolderUnknown(text()),
         Error::RealUnknown(text()),
         Error::GuestBusy(text()),
+        Error::HalfAttached(text()),
         Error::HotplugFailed(text()),
         Error::Changed(text()),
         Error::StillRunning(text()),
@@ -160,6 +162,7 @@ fn name(error: &Error) -> String {
         | Error::HolderUnknown(_)
         | Error::RealUnknown(_)
         | Error::GuestBusy(_)
+        | Error::HalfAttached(_)
         | Error::HotplugFailed(_)
         | Error::Changed(_)
         | Error::StillRunning(_)
@@ -179,6 +182,24 @@ fn create_volume_keeps_the_provisioner_calling_exactly_while_a_disk_may_exist() 
         );
         let possible = error.effect() == Effect::Possible;
         assert_eq!(keeps_calling, possible, "{}: {code:?}", name(&error));
+    }
+}
+
+/// After any other code a person may ask for less, and Kubernetes books less than the volume has.
+#[test]
+fn a_volume_that_may_have_grown_keeps_the_resizer_at_the_same_size() {
+    for error in every() {
+        let code = error.code(Rpc::ControllerExpandVolume);
+        let keeps_size = matches!(
+            code,
+            Code::Aborted
+                | Code::Unavailable
+                | Code::DeadlineExceeded
+                | Code::Cancelled
+                | Code::ResourceExhausted
+        );
+        let possible = error.effect() == Effect::Possible;
+        assert!(keeps_size || !possible, "{}: {code:?}", name(&error));
     }
 }
 
@@ -228,9 +249,13 @@ fn codes_per_rpc() {
         let mut row = format!("{:<36}", name(&error));
         let create = error.code(Rpc::CreateVolume);
         let publish = error.code(Rpc::ControllerPublishVolume);
+        let expand = error.code(Rpc::ControllerExpandVolume);
         write!(row, "{create:?}").unwrap();
         if create != publish {
             write!(row, " | others {publish:?}").unwrap();
+        }
+        if expand != publish {
+            write!(row, " | expand {expand:?}").unwrap();
         }
         if !rows.contains(&row) {
             rows.push(row);
