@@ -102,7 +102,19 @@ fn timed(name: &'static str, step: impl FnOnce() -> Result<bool>) -> Result<Step
 fn cargo(arguments: &[&str]) -> Result<std::process::Command> {
     let mut command = std::process::Command::new(find_program("cargo").context("no cargo")?);
     command.args(arguments);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_of_this_package) {
+            command.env_remove(name);
+        }
+    }
     Ok(command)
+}
+
+/// What `cargo run` tells a program about its package. Handed on, it counts as a change for build scripts that read it
+/// (`ring`), and everything above them is built anew.
+fn is_of_this_package(variable: &str) -> bool {
+    let of_it = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
+    of_it.iter().any(|prefix| variable.starts_with(prefix)) || variable == "CARGO_CRATE_NAME"
 }
 
 /// The folder with the Go-built peers; nothing if they can't be built.
