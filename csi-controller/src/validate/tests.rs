@@ -242,7 +242,7 @@ fn what_validate_volume_capabilities_confirms() {
         volume_capabilities: vec![mount("ext4", Mode::SingleNodeWriter)],
         ..Default::default()
     };
-    let rows: [Row<bool, ValidateVolumeCapabilitiesRequest>; 6] = [
+    let rows: [Row<bool, ValidateVolumeCapabilitiesRequest>; 7] = [
         ("what can be done", true, |_| {}),
         ("RWX", false, |r| {
             r.volume_capabilities = vec![mount("", Mode::MultiNodeMultiWriter)];
@@ -251,10 +251,13 @@ fn what_validate_volume_capabilities_confirms() {
             r.volume_capabilities.push(block(Mode::SingleNodeWriter));
         }),
         ("parameters that are known", true, |r| {
-            r.parameters = map(&[("storage", "local")]);
+            r.parameters = map(&[("storage", "local-lvm")]);
         }),
         ("parameters that are not", false, |r| {
-            r.parameters = map(&[("storage", "local"), ("x", "y")]);
+            r.parameters = map(&[("storage", "local-lvm"), ("x", "y")]);
+        }),
+        ("parameters of another storage", false, |r| {
+            r.parameters = map(&[("storage", "other")]);
         }),
         ("mutable parameters", false, |r| {
             r.mutable_parameters = map(&[("backup", "true")]);
