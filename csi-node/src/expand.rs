@@ -36,6 +36,8 @@ pub struct ExpandRequest {
     pub volume: VolumeId,
     /// Where it is, staged or published; absolute.
     pub path: PathBuf,
+    /// Where it is staged, if that is said; absolute.
+    pub staging: Option<PathBuf>,
     /// The size that it has to have; none: the one that its disk has.
     pub required: Option<Bytes>,
     /// The size that it may have at most.
@@ -56,7 +58,12 @@ pub enum ExpandUsage {
 /// Grows what is at the path, and answers the size of the disk.
 pub async fn expand(host: &dyn Host, request: &ExpandRequest) -> Result<Bytes, Error> {
     let path = place::resolve(host, &request.path).await?;
-    let (disk, mount) = match mounted::look(host, &request.volume, &path).await {
+    let staging = match &request.staging {
+        Some(staging) => Some(place::resolve(host, staging).await?),
+        None => None,
+    };
+    let paths = (path.as_path(), staging.as_deref());
+    let (disk, mount) = match mounted::look(host, &request.volume, paths).await {
         Ok(Found::Filesystem { mount, disk }) => (disk, Some(mount)),
         Ok(Found::Raw(disk)) => (disk, None),
         Ok(Found::Gone) => {

@@ -19,6 +19,7 @@ fn request() -> ExpandRequest {
     ExpandRequest {
         volume: "r1/pve1/local-lvm/vm-9999-pvc-1".parse().unwrap(),
         path: "/k/target".into(),
+        staging: None,
         required: Some(TWO_GIB),
         limit: None,
         usage: None,

@@ -34,8 +34,13 @@ pub enum Found {
 }
 
 /// Looks at exactly `path`, which is resolved. Nothing there, or something that is not proved to be the volume, is
-/// [`Error::VolumeNotFound`].
-pub async fn look(host: &dyn Host, volume: &VolumeId, path: &Path) -> Result<Found, Error> {
+/// [`Error::VolumeNotFound`]. Where a staging path is said, a file system has to be staged there; a raw volume has nothing
+/// at it.
+pub async fn look(
+    host: &dyn Host,
+    volume: &VolumeId,
+    (path, staging): (&Path, Option<&Path>),
+) -> Result<Found, Error> {
     let mounts = host.mounts().await?;
     let top = mountinfo::at(&mounts, path).last().copied();
     let mount = top.ok_or(Error::VolumeNotFound)?;
@@ -51,6 +56,13 @@ pub async fn look(host: &dyn Host, volume: &VolumeId, path: &Path) -> Result<Fou
             }
         }
     };
+    let staged = |staging: &Path| {
+        let top = mountinfo::at(&mounts, staging).last().copied();
+        top.is_some_and(|top| top.number == number)
+    };
+    if whole && !staging.is_none_or(staged) {
+        return Err(Error::VolumeNotFound);
+    }
     let Some(disk) = disks.iter().find(|disk| disk.number == number) else {
         return Ok(Found::Gone);
     };

@@ -23,7 +23,7 @@ async fn look_at(disks: Vec<Disk>, points: &[&str]) -> Result<Found, Error> {
     let host = FakeHost::default();
     host.set_disks(disks);
     host.set_mounts(&[table(points)]);
-    look(&host, &volume(), Path::new(TARGET)).await
+    look(&host, &volume(), (Path::new(TARGET), None)).await
 }
 
 #[tokio::test]
@@ -77,11 +77,26 @@ async fn b09_a_slots_name_speaks_for_a_raw_volume_only_at_the_place_of_its_pv() 
         host.set_disks(vec![disk.clone()]);
         let text = format!("1 2 0:5 /sdb {path} rw - devtmpfs udev rw\n");
         host.set_mounts(&[Box::leak(text.into_boxed_str())]);
-        let found = look(&host, &volume(), Path::new(path)).await;
+        let found = look(&host, &volume(), (Path::new(path), Some(Path::new("/k/x")))).await;
         match found {
             Ok(found) => assert!(good && found == Found::Raw(disk), "{path} {name}"),
             Err(Error::VolumeNotFound) => assert!(!good, "{path} {name}"),
             Err(error) => panic!("{path} {name}: {error}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn a_file_system_is_at_the_staging_path_that_is_said() {
+    let other = "1 2 8:32 / /k/other rw - ext4 /dev/sdc rw\n";
+    let here = table(&["/k/staging", TARGET]).to_owned() + other;
+    let cases = [("/k/staging", true), ("/k/other", false), ("/k/x", false)];
+    for (staging, good) in cases {
+        let host = FakeHost::default();
+        host.set_disks(vec![disk("sdb", 16, OWN)]);
+        host.set_mounts(&[Box::leak(here.clone().into_boxed_str())]);
+        let paths = (Path::new(TARGET), Some(Path::new(staging)));
+        let found = look(&host, &volume(), paths).await;
+        assert_eq!(found.is_ok(), good, "{staging}");
     }
 }

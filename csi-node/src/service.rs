@@ -112,7 +112,7 @@ impl Service {
             .ok_or(Error::Busy)?;
         let host = Arc::clone(&self.inner.host);
         let owned = async move {
-            let result = volume::stats(host.as_ref(), &wanted.volume, &wanted.path).await;
+            let result = volume::stats(host.as_ref(), &wanted).await;
             drop(guard);
             result
         };

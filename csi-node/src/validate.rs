@@ -22,13 +22,14 @@ use crate::host::Access;
 use crate::mountopts::MountOptions;
 use crate::publish::{Places, PublishRequest, PublishUsage};
 use crate::stage::{EXT4, StageRequest, StageUsage};
+use crate::volume::StatsRequest;
 
 /// `PATH_MAX` of Linux.
 const PATH_MAX: usize = 4096;
 const BLOCK_SIZES: std::ops::RangeInclusive<u32> = 1024..=65536;
 const INODE_SIZES: std::ops::RangeInclusive<u32> = 128..=65536;
 
-/// A volume at a path: what is left of NodeUnstage, NodeUnpublish and NodeGetVolumeStats.
+/// A volume at a path: what is left of NodeUnstage and NodeUnpublish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeAt {
     /// Which volume.
@@ -115,13 +116,14 @@ pub fn unpublish(request: &NodeUnpublishVolumeRequest) -> Result<VolumeAt, Error
 
 /// Checks NodeGetVolumeStats. What can't be a volume of ours, or a place of one, is not there (CSI 1.12,
 /// "NodeGetVolumeStats Errors").
-pub fn stats(request: &NodeGetVolumeStatsRequest) -> Result<VolumeAt, Error> {
+pub fn stats(request: &NodeGetVolumeStatsRequest) -> Result<StatsRequest, Error> {
     filled("volume_id", &request.volume_id)?;
     filled("volume_path", &request.volume_path)?;
     let absent = |_| Error::VolumeNotFound;
-    Ok(VolumeAt {
+    Ok(StatsRequest {
         volume: volume(&request.volume_id).map_err(absent)?,
         path: path("volume_path", &request.volume_path).map_err(absent)?,
+        staging: staging(&request.staging_target_path)?,
     })
 }
 
@@ -142,6 +144,7 @@ pub fn expand(request: &NodeExpandVolumeRequest) -> Result<ExpandRequest, Error>
     Ok(ExpandRequest {
         volume: volume(&request.volume_id).map_err(absent)?,
         path: path("volume_path", &request.volume_path).map_err(absent)?,
+        staging: staging(&request.staging_target_path)?,
         required,
         limit,
         usage,
@@ -256,6 +259,14 @@ fn path(field: &str, text: &str) -> Result<PathBuf, Error> {
         return Err(Error::invalid(format!("{field} is not a path")));
     }
     Ok(path.components().collect())
+}
+
+/// A staging path that need not be said.
+fn staging(text: &str) -> Result<Option<PathBuf>, Error> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    path("staging_target_path", text).map(Some)
 }
 
 fn no_secrets(secrets: &HashMap<String, String>) -> Result<(), Error> {

@@ -145,7 +145,8 @@ fn statistics_of_what_cannot_be_a_volume_are_not_found() {
         };
         stats(&request).map_err(|error| error.code())
     };
-    assert!(code(HANDLE, "/x").is_ok());
+    let said = code(HANDLE, "/x").unwrap();
+    assert_eq!(said.staging, None);
     assert_eq!(code("", "/x").unwrap_err(), tonic::Code::InvalidArgument);
     assert_eq!(code(HANDLE, "").unwrap_err(), tonic::Code::InvalidArgument);
     assert_eq!(
@@ -307,6 +308,14 @@ fn an_expansion_says_what_and_where_and_may_say_how_much() {
         });
         is_invalid(expand(&request), &format!("{required_bytes} {limit_bytes}"));
     }
+    for (said, staging) in [("", None), ("/k/staging", Some("/k/staging".into()))] {
+        let mut request = good_expand();
+        said.clone_into(&mut request.staging_target_path);
+        assert_eq!(expand(&request).unwrap().staging, staging);
+    }
+    let mut request = good_expand();
+    request.staging_target_path = "some/path".to_owned();
+    is_invalid(expand(&request), "staging");
     let mut request = good_expand();
     request.secrets = map(&[("encryption-passphrase", "x")]);
     is_invalid(expand(&request), "secrets");

@@ -1,6 +1,6 @@
 //! NodeGetVolumeStats: how full a volume is, and whether it is well.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use pve_model::volume_id::VolumeId;
 use pve_model::wwn::Wwn;
@@ -9,6 +9,17 @@ use crate::error::Error;
 use crate::host::{Access, Disk, Host, Usage};
 use crate::mounted::{self, Found};
 use crate::mountinfo::Mount;
+
+/// NodeGetVolumeStats, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatsRequest {
+    /// Which volume.
+    pub volume: VolumeId,
+    /// Where; absolute.
+    pub path: PathBuf,
+    /// Where it is staged, if that is said; absolute.
+    pub staging: Option<PathBuf>,
+}
 
 /// What is known of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +46,14 @@ const READ_ONLY: &str = "the file system has become read-only after errors";
 const DISK_READ_ONLY: &str = "the disk has become read-only under its file system";
 
 /// Looks at what is mounted at exactly `path`.
-pub async fn stats(host: &dyn Host, volume: &VolumeId, path: &Path) -> Result<Stats, Error> {
-    let path = host.resolve(path).await?;
-    Ok(match mounted::look(host, volume, &path).await? {
+pub async fn stats(host: &dyn Host, wanted: &StatsRequest) -> Result<Stats, Error> {
+    let path = host.resolve(&wanted.path).await?;
+    let staging = match &wanted.staging {
+        Some(staging) => Some(host.resolve(staging).await?),
+        None => None,
+    };
+    let paths = (path.as_path(), staging.as_deref());
+    Ok(match mounted::look(host, &wanted.volume, paths).await? {
         Found::Gone => Stats {
             room: Room::Unknown,
             trouble: Some(GONE),
