@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fail::Fail;
+use crate::roles;
 use crate::state::State;
 
 /// An authenticated caller.
@@ -27,6 +28,11 @@ impl Who {
         }
     }
 
+    /// The ticket of `root@pam`: PVE checks nothing. A token of it is somebody else.
+    pub(crate) fn is_root(&self) -> bool {
+        self.token.is_none() && self.user == "root@pam"
+    }
+
     pub(crate) fn id(&self) -> String {
         self.token.as_ref().map_or_else(
             || self.user.clone(),
@@ -38,100 +44,6 @@ impl Who {
 /// Privileges with their propagate flag.
 pub(crate) type Privileges = BTreeMap<String, bool>;
 type Roles = BTreeMap<String, bool>;
-
-pub(crate) const ALL_PRIVILEGES: &[&str] = &[
-    "Datastore.Allocate",
-    "Datastore.AllocateSpace",
-    "Datastore.AllocateTemplate",
-    "Datastore.Audit",
-    "Group.Allocate",
-    "Mapping.Audit",
-    "Mapping.Modify",
-    "Mapping.Use",
-    "Permissions.Modify",
-    "Pool.Allocate",
-    "Pool.Audit",
-    "Realm.Allocate",
-    "Realm.AllocateUser",
-    "SDN.Allocate",
-    "SDN.Audit",
-    "SDN.Use",
-    "Sys.AccessNetwork",
-    "Sys.Audit",
-    "Sys.Console",
-    "Sys.Incoming",
-    "Sys.Modify",
-    "Sys.PowerMgmt",
-    "Sys.Syslog",
-    "User.Modify",
-    "VM.Allocate",
-    "VM.Audit",
-    "VM.Backup",
-    "VM.Clone",
-    "VM.Config.CDROM",
-    "VM.Config.CPU",
-    "VM.Config.Cloudinit",
-    "VM.Config.Disk",
-    "VM.Config.HWType",
-    "VM.Config.Memory",
-    "VM.Config.Network",
-    "VM.Config.Options",
-    "VM.Console",
-    "VM.GuestAgent.Audit",
-    "VM.GuestAgent.FileRead",
-    "VM.GuestAgent.FileSystemMgmt",
-    "VM.GuestAgent.FileWrite",
-    "VM.GuestAgent.Unrestricted",
-    "VM.Migrate",
-    "VM.PowerMgmt",
-    "VM.Replicate",
-    "VM.Snapshot",
-    "VM.Snapshot.Rollback",
-];
-
-/// Privileges of a role; `None` if there is no such role.
-pub(crate) fn role(state: &State, name: &str) -> Option<BTreeSet<String>> {
-    let pick = |test: &dyn Fn(&str) -> bool| {
-        ALL_PRIVILEGES
-            .iter()
-            .filter(|p| test(p))
-            .map(|p| (*p).to_owned())
-            .collect()
-    };
-    let own = |list: &[&str]| list.iter().map(|p| (*p).to_owned()).collect();
-    Some(match name {
-        "Administrator" => pick(&|_| true),
-        "NoAccess" => BTreeSet::new(),
-        "PVEAdmin" => pick(&|p| {
-            ![
-                "Permissions.Modify",
-                "Sys.PowerMgmt",
-                "Sys.Modify",
-                "Sys.Incoming",
-                "Sys.AccessNetwork",
-                "Realm.Allocate",
-            ]
-            .contains(&p)
-        }),
-        "PVEAuditor" => pick(&|p| p.ends_with(".Audit")),
-        "PVEVMAdmin" => pick(&|p| p.starts_with("VM.")),
-        "PVEDatastoreAdmin" => pick(&|p| p.starts_with("Datastore.")),
-        "PVEDatastoreUser" => own(&["Datastore.AllocateSpace", "Datastore.Audit"]),
-        "PVEPoolAdmin" => own(&["Pool.Allocate", "Pool.Audit"]),
-        "PVEPoolUser" => own(&["Pool.Audit"]),
-        "PVETemplateUser" => own(&["VM.Audit", "VM.Clone"]),
-        "PVEVMUser" => own(&[
-            "VM.Audit",
-            "VM.Backup",
-            "VM.Config.CDROM",
-            "VM.Config.Cloudinit",
-            "VM.Console",
-            "VM.GuestAgent.Audit",
-            "VM.PowerMgmt",
-        ]),
-        _ => state.roles.get(name)?.clone(),
-    })
-}
 
 /// The roles of one subject on a path. At every level the first of own ACL and union of the groups' ACLs that has a role
 /// replaces what was inherited.
@@ -179,33 +91,37 @@ fn roles_on(state: &State, subject: &str, path: &str) -> Roles {
     roles
 }
 
-/// Roles with those of the pool that the path's VM or storage is in.
-fn roles_with_pool(state: &State, subject: &str, path: &str) -> Roles {
+/// Roles with those of the pools that the path's VM or storage is in: they add to its own, and never propagate.
+fn roles_with_pools(state: &State, subject: &str, path: &str) -> Roles {
     let mut roles = roles_on(state, subject, path);
-    let pool = if let Some(vmid) = path.strip_prefix("/vms/") {
-        vmid.parse().ok().and_then(|vmid| state.pool_of_vm(vmid))
-    } else {
-        path.strip_prefix("/storage/")
-            .and_then(|storage| state.pool_of_storage(storage))
-    };
-    if let Some(pool) = pool
-        && !roles.contains_key("NoAccess")
-    {
-        let of_pool = roles_on(state, subject, &format!("/pool/{pool}"));
-        if of_pool.contains_key("NoAccess") {
-            return Roles::from([("NoAccess".to_owned(), false)]);
-        }
-        for name in of_pool.into_keys() {
-            roles.entry(name).or_insert(false);
-        }
+    if roles.contains_key("NoAccess") {
+        return roles;
+    }
+    let vmid = path
+        .strip_prefix("/vms/")
+        .and_then(|vmid| vmid.parse().ok());
+    let storage = path.strip_prefix("/storage/");
+    let pools = state.pools.iter().filter(|(_, pool)| {
+        vmid.is_some_and(|vmid| pool.vms.contains(&vmid))
+            || storage.is_some_and(|storage| pool.storages.contains(storage))
+    });
+    let mut added = BTreeSet::new();
+    for (name, _) in pools {
+        added.extend(roles_on(state, subject, &format!("/pool/{name}")).into_keys());
+    }
+    if added.contains("NoAccess") {
+        return Roles::from([("NoAccess".to_owned(), false)]);
+    }
+    for name in added {
+        roles.entry(name).or_insert(false);
     }
     roles
 }
 
 fn privileges_of(state: &State, subject: &str, path: &str) -> Privileges {
     let mut found = Privileges::new();
-    for (name, propagate) in roles_with_pool(state, subject, path) {
-        for privilege in role(state, &name).unwrap_or_default() {
+    for (name, propagate) in roles_with_pools(state, subject, path) {
+        for privilege in roles::privileges(state, &name).unwrap_or_default() {
             *found.entry(privilege).or_insert(false) |= propagate;
         }
     }
@@ -217,18 +133,23 @@ pub(crate) fn privileges(state: &State, who: &Who, path: &str) -> Privileges {
     let Some(token) = &who.token else {
         return privileges_of(state, &who.user, path);
     };
-    let separated = state
+    let Some(found) = state
         .users
         .get(&who.user)
-        .and_then(|u| u.tokens.get(token))
-        .is_none_or(|t| t.privsep);
-    if !separated {
+        .and_then(|user| user.tokens.get(token))
+    else {
+        return Privileges::new();
+    };
+    if !found.privsep {
         return privileges_of(state, &who.user, path);
     }
     let mut own = privileges_of(state, &who.id(), path);
     if who.user != "root@pam" {
         let owner = privileges_of(state, &who.user, path);
         own.retain(|privilege, _| owner.contains_key(privilege));
+        for (privilege, propagate) in &mut own {
+            *propagate &= owner.get(privilege).copied().unwrap_or_default();
+        }
     }
     own
 }
@@ -255,22 +176,69 @@ pub(crate) fn has(state: &State, who: &Who, path: &str, privilege: &str) -> bool
     privileges(state, who, path).contains_key(privilege)
 }
 
-/// Paths that may carry an ACL (`AC.pm:1281-1319`).
+/// A path in normal form; `None` if it has other characters than PVE's paths (`normalize_path`).
+pub(crate) fn normal_path(path: &str) -> Option<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    if path.is_empty() || !path.chars().all(plain) {
+        return None;
+    }
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    Some(format!("/{}", parts.join("/")))
+}
+
+/// The privilege that, beside `Permissions.Modify`, lets hand out rights on a path (`check_perm_modify`).
+pub(crate) fn modify_too(path: &str) -> Option<&'static str> {
+    [
+        ("/storage/", "Datastore.Allocate"),
+        ("/vms/", "VM.Allocate"),
+        ("/pool/", "Pool.Allocate"),
+    ]
+    .into_iter()
+    .find(|(prefix, _)| {
+        path.strip_prefix(prefix)
+            .is_some_and(|rest| !rest.is_empty())
+    })
+    .map(|(_, privilege)| privilege)
+}
+
+/// Whether the caller may hand out rights on a path.
+pub(crate) fn may_modify(state: &State, who: &Who, path: &str) -> bool {
+    let held = privileges(state, who, path);
+    std::iter::once("Permissions.Modify")
+        .chain(modify_too(path))
+        .any(|privilege| held.contains_key(privilege))
+}
+
+/// Paths that may carry an ACL (`AC.pm:1281-1319`); in normal form.
 pub(crate) fn is_acl_path(path: &str) -> bool {
     let parts: Vec<&str> = path
         .split('/')
         .skip(1)
         .filter(|part| !part.is_empty())
         .collect();
+    let word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric());
     match parts.as_slice() {
-        [] | ["nodes" | "storage" | "pool" | "vms"] | ["nodes" | "storage", _] => {
-            path.starts_with('/')
-        }
+        []
+        | ["nodes" | "storage" | "pool" | "vms" | "access" | "sdn" | "mapping"]
+        | ["nodes" | "storage" | "mapping", _]
+        | ["access", "groups" | "realm"]
+        | ["access", "groups" | "realm", _]
+        | ["mapping", _, _]
+        | ["sdn", "zones"]
+        | ["sdn", "zones", _]
+        | ["sdn", "zones", _, _] => path.starts_with('/'),
         ["vms", vmid] => {
             vmid.len() > 2 && !vmid.starts_with('0') && vmid.bytes().all(|b| b.is_ascii_digit())
         }
         ["pool", rest @ ..] => rest.len() <= 3,
-        ["access" | "sdn" | "mapping", ..] => true,
+        [
+            "sdn",
+            "controllers" | "dns" | "fabrics" | "ipams" | "prefix-lists" | "route-maps",
+            rest @ ..,
+        ] => rest.len() < 2 && rest.iter().all(|name| word(name)),
+        ["sdn", "zones", _, _, tag] => tag
+            .parse::<u16>()
+            .is_ok_and(|tag| (1..=9999).contains(&tag)),
         _ => false,
     }
 }

@@ -7,18 +7,21 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::acl::{self, Who};
+use crate::acl::Who;
 use crate::auth;
 use crate::carried;
+use crate::endpoints::{self, Endpoint};
 use crate::fail::{ApiResult, Fail};
 use crate::faults::RequestEffect;
 use crate::hop;
 use crate::http::{Reply, Request, form};
 use crate::log::Entry;
+use crate::permit;
 use crate::quorum;
-use crate::router::{Call, Perm, Route, find};
-use crate::schema::{self, Param, Raw, RawParams};
+use crate::router::{Call, Route, find};
+use crate::schema::{Raw, RawParams};
 use crate::sim::Sim;
+use crate::verify;
 
 /// Answers a request to the API of the PVE node `here`.
 pub(crate) async fn answer(sim: Arc<Sim>, here: String, request: Request) -> Option<Reply> {
@@ -76,16 +79,21 @@ async fn route(
     let method = request.method.as_str();
     let shown = format!("/{}", path.join("/"));
     check_protocol(request, format, &shown)?;
-    let found = find(method, path);
-    let world = found.as_ref().is_some_and(|(route, _)| route.is_world());
-    let who = identify(sim, request, world)?;
+    let target = target(method, path);
+    let who = identify(sim, request, target.as_ref())?;
     entry.caller = who.id();
     let given = parameters(request)?;
     entry.params = public(&given);
-    let Some((route, in_path)) = found else {
+    let Some(Target {
+        endpoint,
+        route,
+        template,
+        in_path,
+    }) = target
+    else {
         return Err(Fail::not_implemented(method, &shown));
     };
-    route.template.clone_into(&mut entry.template);
+    template.clone_into(&mut entry.template);
     let merged = merge(given, &in_path)?;
     let mut call = Call {
         sim: sim.clone(),
@@ -93,15 +101,18 @@ async fn route(
         here: here.to_owned(),
         params: texts(&merged),
     };
-    permitted(route, &call)?;
-    hop::reach(&call, (method, route.template)).await?;
-    let fault = sim.take_fault(method, route.template);
+    permit::permitted(&sim.lock(), &call.who, endpoint, &shown, &call.params)?;
+    hop::reach(&call, endpoint).await?;
+    let fault = sim.take_fault(method, template);
     if let Some(fail) = fault.as_ref().and_then(RequestEffect::before) {
         return Err(fail);
     }
-    call.params = schema::verify(&all_params(route), route.extra, &merged)?;
-    quorum::gate(sim, (method, route.template), &call).await?;
-    let result = run(route, call, fault.clone()).await;
+    call.params = verify::verify(endpoint, &merged)?;
+    quorum::gate(sim, (method, template), &call).await?;
+    let Some(route) = route else {
+        return Err(Fail::not_implemented(method, &shown));
+    };
+    let result = run(route, endpoint, call, fault.clone()).await;
     match fault.as_ref().and_then(RequestEffect::after) {
         Some(fail) => Err(fail),
         None => result,
@@ -132,22 +143,54 @@ fn check_protocol(request: &Request, format: &str, shown: &str) -> Result<(), Fa
     Ok(())
 }
 
-fn identify(sim: &Sim, request: &Request, world: bool) -> Result<Who, Fail> {
-    let (authorization, cookie) = (request.authorization.as_deref(), request.cookie.as_deref());
-    match auth::authenticate(&sim.lock(), sim.clock.epoch(), authorization, cookie) {
-        Err(_) if world => Ok(Who {
-            user: String::new(),
-            token: None,
-        }),
-        other => other,
+/// What a request asks for: PVE's endpoint, and the code for it if there is some here.
+struct Target {
+    endpoint: &'static Endpoint,
+    route: Option<&'static Route>,
+    template: &'static str,
+    in_path: BTreeMap<String, String>,
+}
+
+fn target(method: &str, path: &[String]) -> Option<Target> {
+    if let Some((route, in_path)) = find(method, path) {
+        return Some(Target {
+            endpoint: endpoints::find(route.method, route.template)?,
+            route: Some(route),
+            template: route.template,
+            in_path,
+        });
     }
+    let (endpoint, in_path) = endpoints::by_path(method, path)?;
+    Some(Target {
+        endpoint,
+        route: None,
+        template: &endpoint.path,
+        in_path,
+    })
+}
+
+/// Where everybody may ask, credentials are not even looked at; but a token is seen.
+fn identify(sim: &Sim, request: &Request, target: Option<&Target>) -> Result<Who, Fail> {
+    let declared = target.and_then(|target| target.endpoint.perm.as_ref());
+    if declared.is_some_and(|perm| perm.user.as_deref() == Some("world")) {
+        return Ok(Who {
+            user: String::new(),
+            token: auth::token_given(request).then(String::new),
+        });
+    }
+    auth::authenticate(sim, request)
 }
 
 /// Runs an endpoint's code, which goes on if the caller leaves or the proxy gives up.
-async fn run(route: &Route, call: Call, fault: Option<RequestEffect>) -> ApiResult {
+async fn run(
+    route: &Route,
+    endpoint: &Endpoint,
+    call: Call,
+    fault: Option<RequestEffect>,
+) -> ApiResult {
     let sim = call.sim.clone();
     let what = format!("{} {}", route.method, route.template);
-    let daemon = hop::daemon_of(&call, (route.method, route.template));
+    let daemon = hop::daemon_of(&call, endpoint);
     let work = (route.handler)(call);
     let inner = sim.clone();
     let load = carried::Carried::request(fault.as_ref());
@@ -158,10 +201,15 @@ async fn run(route: &Route, call: Call, fault: Option<RequestEffect>) -> ApiResu
         if fault == Some(RequestEffect::Hold) {
             inner.holds.stand(&what).await;
         }
-        if let Some(node) = &daemon {
-            hop::daemon_goes_on(&inner, node).await;
-        }
+        let place = match &daemon {
+            Some(node) => {
+                hop::daemon_goes_on(&inner, node).await;
+                Some(inner.workers.enter(node).await)
+            }
+            None => None,
+        };
         let result = work.await;
+        drop(place);
         if fault == Some(RequestEffect::HoldReply) {
             inner.holds.stand(&what).await;
         }
@@ -180,25 +228,10 @@ async fn run(route: &Route, call: Call, fault: Option<RequestEffect>) -> ApiResu
     }
 }
 
-/// Path parameters come without an entry in the endpoint's own list.
-fn all_params(route: &Route) -> Vec<Param> {
-    let mut params = route.params.clone();
-    for part in route
-        .template
-        .split('/')
-        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
-    {
-        let name = part.trim_end_matches('*');
-        if !params.iter().any(|p| p.name == name) {
-            params.push(schema::req(name, schema::path_kind(name)));
-        }
-    }
-    params
-}
-
 fn texts(params: &RawParams) -> BTreeMap<String, String> {
     let text = |raw: &Raw| match raw {
         Raw::Text(text) => text.clone(),
+        Raw::Bool(flag) => u8::from(*flag).to_string(),
         Raw::Array(list) => list.join(","),
         Raw::Object => String::new(),
     };
@@ -271,39 +304,4 @@ fn merge(mut given: RawParams, in_path: &BTreeMap<String, String>) -> Result<Raw
         given.insert(name.clone(), value);
     }
     Ok(given)
-}
-
-fn permitted(route: &Route, call: &Call) -> Result<(), Fail> {
-    let fill = |template: &str| {
-        call.params
-            .iter()
-            .fold(template.to_owned(), |path, (name, value)| {
-                path.replace(&format!("{{{name}}}"), value)
-            })
-    };
-    let state = call.sim.lock();
-    let filled = match &route.perm {
-        Perm::All(path, _) | Perm::Any(path, _) => fill(path),
-        _ => String::new(),
-    };
-    // A path with other characters is no path at all, not even for root (`AC.pm` normalize_path).
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
-    let held = if filled.chars().all(plain) {
-        filled
-    } else {
-        String::new()
-    };
-    match &route.perm {
-        Perm::All(_, wanted) if held.is_empty() => {
-            Err(Fail::denied(&format!(", {}", wanted.join("|"))))
-        }
-        Perm::User => Ok(()),
-        Perm::All(_, wanted) => acl::need_all(&state, &call.who, &held, wanted),
-        Perm::Any(_, wanted) => acl::need_any(&state, &call.who, &held, wanted),
-        Perm::Root => Err(Fail::denied("user != root@pam")),
-        Perm::Custom(check) => {
-            drop(state);
-            check(call)
-        }
-    }
 }

@@ -134,6 +134,30 @@ impl Fail {
         }
     }
 
+    /// Put behind a text, as code does that catches an exception and dies again (`"$errmsg: $@"`): always 500.
+    pub(crate) fn within(self, what: &str) -> Self {
+        let Self::Json {
+            status,
+            message,
+            errors,
+        } = self
+        else {
+            return self;
+        };
+        let mut text = if status == 500 {
+            format!("{what}: {message}")
+        } else {
+            format!("{what}: {status} {message}")
+        };
+        for (name, error) in errors {
+            text.extend([&name, ": ", &error]);
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+        }
+        Self::die(text.trim_end_matches('\n'))
+    }
+
     pub(crate) fn body(&self) -> Option<Value> {
         let Self::Json {
             message, errors, ..

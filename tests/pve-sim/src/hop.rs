@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::endpoints::Endpoint;
 use crate::fail::Fail;
 use crate::router::Call;
 use crate::sim::Sim;
@@ -15,27 +16,6 @@ const NO_ROUTE: Duration = Duration::from_secs(3);
 /// How often stopped work looks whether it may go on, in the host's time.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Reading endpoints that pvedaemon answers (`protected => 1`); it answers all that change something.
-const PROTECTED: &[&str] = &[
-    "/access/users",
-    "/cluster/status",
-    "/nodes/{node}/qemu",
-    "/nodes/{node}/qemu/{vmid}/feature",
-    "/nodes/{node}/qemu/{vmid}/migrate",
-    "/nodes/{node}/qemu/{vmid}/snapshot",
-    "/nodes/{node}/qemu/{vmid}/status/current",
-    "/nodes/{node}/storage",
-    "/nodes/{node}/storage/{storage}/content",
-    "/nodes/{node}/storage/{storage}/content/{volume*}",
-    "/nodes/{node}/storage/{storage}/status",
-    "/nodes/{node}/tasks/{upid}/log",
-    "/nodes/{node}/tasks/{upid}/status",
-];
-
-fn is_protected(method: &str, template: &str) -> bool {
-    method != "GET" || PROTECTED.contains(&template) || template.contains("/agent/")
-}
-
 fn refused(status: u16, reason: &str) -> Fail {
     Fail::Empty {
         status,
@@ -44,8 +24,8 @@ fn refused(status: u16, reason: &str) -> Fail {
 }
 
 /// The node that does the work: of the path, else the one that answers.
-fn worker(call: &Call) -> String {
-    if call.get("node").is_some() {
+fn worker(call: &Call, endpoint: &Endpoint) -> String {
+    if endpoint.path.contains("{node}") {
         call.node()
     } else {
         call.here.clone()
@@ -53,19 +33,17 @@ fn worker(call: &Call) -> String {
 }
 
 /// Ends with what pveproxy says if the work cannot be reached.
-pub(crate) async fn reach(call: &Call, (method, template): (&str, &str)) -> Result<(), Fail> {
-    let node = worker(call);
+pub(crate) async fn reach(call: &Call, endpoint: &Endpoint) -> Result<(), Fail> {
+    let node = worker(call, endpoint);
     let health = call.sim.lock().nodes.get(&node).map(|node| node.health);
     let (Some(health), clock) = (health, &call.sim.clock) else {
         return Err(Fail::die(format!(
             "hostname lookup '{node}' failed - failed to get address info for: {node}: Name or service not known"
         )));
     };
-    let elsewhere = template.contains("{node}");
+    let elsewhere = endpoint.path.contains("{node}");
     match health {
-        Health::DaemonDown if is_protected(method, template) => {
-            Err(refused(595, "Connection refused"))
-        }
+        Health::DaemonDown if endpoint.worker => Err(refused(595, "Connection refused")),
         Health::Online | Health::DaemonDown | Health::DaemonHung => Ok(()),
         _ if !elsewhere => Ok(()),
         Health::ProxyDown => Err(refused(595, "Connection refused")),
@@ -101,6 +79,6 @@ pub(crate) async fn daemon_goes_on(sim: &Sim, node: &str) {
 }
 
 /// The node whose pvedaemon does this, if one does.
-pub(crate) fn daemon_of(call: &Call, (method, template): (&str, &str)) -> Option<String> {
-    is_protected(method, template).then(|| worker(call))
+pub(crate) fn daemon_of(call: &Call, endpoint: &Endpoint) -> Option<String> {
+    endpoint.worker.then(|| worker(call, endpoint))
 }

@@ -7,15 +7,18 @@ mod auth;
 mod builder;
 mod carried;
 mod clock;
+mod cluster_log;
 mod control;
 mod copies;
 mod crm;
 mod dispatch;
 mod doors;
 mod drive;
+mod endpoints;
 mod events;
 mod fail;
 mod faults;
+mod formats;
 mod handle;
 mod hardware;
 mod holds;
@@ -24,10 +27,13 @@ mod hotplug;
 mod http;
 mod locks;
 mod log;
+mod logins;
 mod options;
+mod permit;
 mod qemu;
 mod quorum;
 mod resize;
+mod roles;
 mod router;
 mod schema;
 mod sim;
@@ -38,7 +44,9 @@ mod tasks;
 mod tests;
 mod units;
 mod update;
+mod verify;
 mod volumes;
+mod workers;
 
 pub use builder::{Builder, HardwareKind, StorageOptions, TokenGrant};
 pub use clock::ClockMode;
@@ -47,8 +55,8 @@ pub use handle::SimHandle;
 pub use log::Entry as RequestEntry;
 pub use sim::Timing;
 pub use state::{
-    AclEntry, Device, Ha, HaRule, Health, Node, Pool, State, Storage, StorageKind, Token, User, Vm,
-    VmFaults, VmNumber, Volume,
+    AclEntry, Device, Guest, Ha, HaRule, Health, Node, Pool, State, Storage, StorageKind, Token,
+    User, Vm, VmFaults, VmNumber, Volume,
 };
 
 /// The simulator could not start.

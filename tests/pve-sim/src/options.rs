@@ -1,81 +1,8 @@
 //! The options of a VM's config: what each must be, which privilege changes it, which a running VM takes at once.
 
 use crate::drive;
-use crate::schema::Kind;
+use crate::endpoints::{self, Arg};
 
-const INTEGERS: &[&str] = &[
-    "cores",
-    "sockets",
-    "vcpus",
-    "balloon",
-    "shares",
-    "cpuunits",
-    "migrate_downtime",
-    "migrate_speed",
-    "smp",
-];
-const FLAGS: &[&str] = &[
-    "onboot",
-    "protection",
-    "kvm",
-    "acpi",
-    "autostart",
-    "freeze",
-    "localtime",
-    "numa",
-    "reboot",
-    "tablet",
-    "tdf",
-    "template",
-    "ciupgrade",
-];
-const TEXTS: &[&str] = &[
-    "agent",
-    "affinity",
-    "amd-sev",
-    "arch",
-    "args",
-    "audio0",
-    "bios",
-    "boot",
-    "bootdisk",
-    "cdrom",
-    "cicustom",
-    "cipassword",
-    "citype",
-    "ciuser",
-    "cpu",
-    "cpulimit",
-    "description",
-    "efidisk0",
-    "hookscript",
-    "hotplug",
-    "hugepages",
-    "intel-tdx",
-    "ivshmem",
-    "keephugepages",
-    "keyboard",
-    "lock",
-    "machine",
-    "nameserver",
-    "ostype",
-    "rng0",
-    "searchdomain",
-    "smbios1",
-    "spice_enhancements",
-    "sshkeys",
-    "startdate",
-    "startup",
-    "tags",
-    "tpmstate0",
-    "vga",
-    "vmgenid",
-    "vmstatestorage",
-    "watchdog",
-    "allow-ksm",
-    "import-working-storage",
-    "running-nets-host-mtu",
-];
 const NUMBERED: &[(&str, u32)] = &[
     ("net", 32),
     ("hostpci", 16),
@@ -86,35 +13,36 @@ const NUMBERED: &[(&str, u32)] = &[
     ("ipconfig", 32),
     ("virtiofs", 10),
 ];
-const SCSI_CONTROLLERS: &[&str] = &[
-    "lsi",
-    "lsi53c810",
-    "virtio-scsi-pci",
-    "virtio-scsi-single",
-    "megasas",
-    "pvscsi",
-];
+/// What an option's value is.
+pub(crate) enum Shape {
+    Drive,
+    /// A volume that no drive uses.
+    Unused,
+    Memory,
+    /// Anything else: as the table says.
+    Plain(&'static Arg),
+}
 
-/// Schema of an option; `None` if there is no such option.
-pub(crate) fn kind(name: &str) -> Option<Kind> {
+/// Shape of an option; `None` if there is no such option.
+pub(crate) fn shape(name: &str) -> Option<Shape> {
     if drive::slot(name).is_some() {
-        return Some(Kind::Drive);
+        return Some(Shape::Drive);
     }
     if drive::is_unused(name) {
-        return Some(Kind::UnusedVolume);
+        return Some(Shape::Unused);
     }
-    Some(match name {
-        "name" => Kind::DnsName,
-        "memory" => Kind::Memory,
-        "scsihw" => Kind::Enum(SCSI_CONTROLLERS),
-        _ if INTEGERS.contains(&name) => Kind::Int {
-            min: 0,
-            max: i64::MAX,
-        },
-        _ if FLAGS.contains(&name) => Kind::Bool,
-        _ if TEXTS.contains(&name) || numbered(name) => Kind::Str,
-        _ => return None,
-    })
+    if name == "memory" {
+        return Some(Shape::Memory);
+    }
+    let single = endpoints::vm_option(name);
+    let one_of_many = || endpoints::vm_option(&many(name)?).filter(|_| numbered(name));
+    single.or_else(one_of_many).map(Shape::Plain)
+}
+
+/// Numbered options (`net3`) stand once in the table.
+fn many(name: &str) -> Option<String> {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (stem != name).then(|| format!("{stem}[n]"))
 }
 
 fn numbered(name: &str) -> bool {
@@ -127,32 +55,9 @@ fn numbered(name: &str) -> bool {
 
 /// Whether the config's value is a number for JSON (integers and booleans are, everything else is a string).
 pub(crate) fn is_number(name: &str) -> bool {
-    INTEGERS.contains(&name) || FLAGS.contains(&name)
-}
-
-/// The privilege that an option other than a drive needs (`check_vm_modify_config_perm`).
-pub(crate) fn privilege(name: &str) -> &'static str {
-    match name {
-        "cores" | "sockets" | "cpu" | "vcpus" | "cpulimit" | "cpuunits" | "numa" | "smp"
-        | "affinity" => "VM.Config.CPU",
-        "memory" | "balloon" | "shares" | "hugepages" | "keephugepages" | "allow-ksm" => {
-            "VM.Config.Memory"
-        }
-        "boot" | "bootdisk" | "cicustom" | "vmstatestorage" => "VM.Config.Disk",
-        "nameserver" | "searchdomain" => "VM.Config.Network",
-        "ciuser" | "cipassword" | "citype" | "sshkeys" | "ciupgrade" => "VM.Config.Cloudinit",
-        "acpi" | "machine" | "scsihw" | "watchdog" | "vga" | "bios" | "kvm" | "arch" | "audio0"
-        | "rng0" | "tablet" | "smbios1" | "vmgenid" | "efidisk0" | "tpmstate0" => {
-            "VM.Config.HWType"
-        }
-        _ if name.starts_with("net") || name.starts_with("ipconfig") => "VM.Config.Network",
-        _ if ["usb", "hostpci", "serial", "parallel", "numa"]
-            .iter()
-            .any(|p| name.starts_with(p)) =>
-        {
-            "VM.Config.HWType"
-        }
-        _ => "VM.Config.Options",
+    match shape(name) {
+        Some(Shape::Plain(arg)) => ["integer", "boolean"].contains(&arg.kind.as_str()),
+        _ => false,
     }
 }
 

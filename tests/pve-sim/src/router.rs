@@ -8,61 +8,36 @@ use serde_json::Value;
 
 use crate::acl::Who;
 use crate::api;
-use crate::fail::{Answer, ApiResult, Fail};
-use crate::schema::{Extra, Param};
+use crate::fail::{Answer, ApiResult};
 use crate::sim::Sim;
 use crate::state::VmNumber;
 
 pub(crate) type Work = Pin<Box<dyn Future<Output = ApiResult> + Send>>;
 pub(crate) type Handler = Box<dyn Fn(Call) -> Work + Send + Sync>;
 
-/// The declared `permissions` of an endpoint; paths may hold `{parameters}`.
-pub(crate) enum Perm {
-    /// Any authenticated caller; the code filters or checks by itself.
-    User,
-    All(&'static str, &'static [&'static str]),
-    Any(&'static str, &'static [&'static str]),
-    /// No `permissions` entry: only a ticket of root@pam.
-    Root,
-    Custom(fn(&Call) -> Result<(), Fail>),
-}
-
+/// An endpoint's code; what it needs stands in the table of endpoints.
 pub(crate) struct Route {
     pub(crate) method: &'static str,
     pub(crate) template: &'static str,
-    pub(crate) perm: Perm,
-    pub(crate) params: Vec<Param>,
-    pub(crate) extra: Extra,
     pub(crate) handler: Handler,
 }
 
-/// A route whose code answers at once, when it is its turn.
+/// A route whose code answers at once.
 pub(crate) fn now(
     method: &'static str,
     template: &'static str,
-    perm: Perm,
-    params: &[Param],
     code: fn(&Call) -> ApiResult,
 ) -> Route {
     let handler: Handler = Box::new(move |call| Box::pin(async move { code(&call) }));
     Route {
         method,
         template,
-        perm,
-        params: params.to_vec(),
-        extra: Extra::Nothing,
         handler,
     }
 }
 
 /// A route whose code waits for locks, tasks or devices.
-pub(crate) fn later<F, W>(
-    method: &'static str,
-    template: &'static str,
-    perm: Perm,
-    params: &[Param],
-    code: F,
-) -> Route
+pub(crate) fn later<F, W>(method: &'static str, template: &'static str, code: F) -> Route
 where
     F: Fn(Call) -> W + Send + Sync + 'static,
     W: Future<Output = ApiResult> + Send + 'static,
@@ -71,23 +46,7 @@ where
     Route {
         method,
         template,
-        perm,
-        params: params.to_vec(),
-        extra: Extra::Nothing,
         handler,
-    }
-}
-
-impl Route {
-    /// Whether callers without credentials are answered.
-    pub(crate) fn is_world(&self) -> bool {
-        let open = ["/access", "/access/domains", "/access/ticket"];
-        open.contains(&self.template) && (self.method == "GET" || self.template == "/access/ticket")
-    }
-
-    pub(crate) fn with(mut self, extra: Extra) -> Self {
-        self.extra = extra;
-        self
     }
 }
 
@@ -145,7 +104,8 @@ pub(crate) fn find(
         .find_map(|route| Some((route, bind(route.template, path)?)))
 }
 
-fn bind(template: &str, path: &[String]) -> Option<BTreeMap<String, String>> {
+/// The parameters in a path that fits the template.
+pub(crate) fn bind(template: &str, path: &[String]) -> Option<BTreeMap<String, String>> {
     let mut values = BTreeMap::new();
     let mut rest = path.iter();
     for part in template.split('/').filter(|part| !part.is_empty()) {

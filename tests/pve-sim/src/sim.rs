@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, ClockMode};
+use crate::cluster_log::ClusterLog;
 use crate::doors::Doors;
 use crate::events::Events;
 use crate::fail::Fail;
@@ -18,10 +19,12 @@ use crate::hardware::Hardware;
 use crate::holds::Holds;
 use crate::locks::Locks;
 use crate::log::{Entry, RequestLog};
+use crate::logins::Logins;
 use crate::state::{State, Vm, VmNumber};
 use crate::stats::Stats;
 use crate::tasks::Tasks;
 use crate::units;
+use crate::workers::Workers;
 
 /// How long things take on the simulator's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,11 +73,14 @@ pub(crate) struct Sim {
     pub(crate) doors: Doors,
     pub(crate) events: Events,
     pub(crate) holds: Holds,
+    pub(crate) logins: Logins,
+    pub(crate) workers: Workers,
     pub(crate) fingerprint: Mutex<String>,
     state: Mutex<State>,
     tasks: Mutex<Tasks>,
     faults: Mutex<Faults>,
     log: Mutex<RequestLog>,
+    cluster_log: Mutex<ClusterLog>,
     stats: Mutex<Stats>,
     random: Mutex<StdRng>,
     pids: AtomicU32,
@@ -89,6 +95,10 @@ impl Sim {
     pub(crate) fn new(state: State, settings: &Settings, hardware: Box<dyn Hardware>) -> Self {
         let clock = Clock::new(settings.clock);
         let known = Stats::first(&state, clock.now());
+        let mut cluster_log = ClusterLog::default();
+        for node in state.nodes.keys() {
+            cluster_log.started(node, clock.epoch());
+        }
         Self {
             clock,
             timing: settings.timing,
@@ -98,11 +108,14 @@ impl Sim {
             doors: Doors::default(),
             events: Events::default(),
             holds: Holds::default(),
+            logins: Logins::new(settings.seed.to_string()),
+            workers: Workers::default(),
             fingerprint: Mutex::default(),
             state: Mutex::new(state),
             tasks: Mutex::default(),
             faults: Mutex::default(),
             log: Mutex::default(),
+            cluster_log: Mutex::new(cluster_log),
             stats: Mutex::new(known),
             random: Mutex::new(StdRng::seed_from_u64(settings.seed)),
             pids: AtomicU32::new(1001),
@@ -124,6 +137,10 @@ impl Sim {
 
     pub(crate) fn log(&self) -> MutexGuard<'_, RequestLog> {
         locked(&self.log)
+    }
+
+    pub(crate) fn cluster_log(&self) -> MutexGuard<'_, ClusterLog> {
+        locked(&self.cluster_log)
     }
 
     pub(crate) fn stats(&self) -> MutexGuard<'_, Stats> {

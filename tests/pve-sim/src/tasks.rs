@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::acl::Who;
 use crate::carried;
+use crate::cluster_log::{ERROR, INFO};
 use crate::fail::Fail;
 use crate::faults::TaskEffect;
 use crate::sim::Sim;
@@ -143,6 +144,9 @@ fn register(
         what.id,
         who.id()
     );
+    let at = (what.node.as_str(), start, who.id());
+    sim.cluster_log()
+        .tell(INFO, (at.0, at.1, &at.2), format!("starting task {upid}"));
     let stop = CancellationToken::new();
     sim.tasks().list.push(Task {
         upid: upid.clone(),
@@ -183,6 +187,12 @@ fn finish(sim: &Sim, upid: &str, result: Result<(), String>, effect: Option<&Tas
         text if text.starts_with("WARNINGS: ") => task.log.line(format!("TASK {text}")),
         text => task.log.line(format!("TASK ERROR: {text}")),
     }
+    let priority = if succeeded(&exit) { INFO } else { ERROR };
+    sim.cluster_log().tell(
+        priority,
+        (&task.node, now, &task.who.id()),
+        format!("end task {upid} {exit}"),
+    );
     task.vanished = matches!(effect, Some(TaskEffect::Vanish));
     task.exit = Some(exit);
     (task.end, task.ended_as) = (now, ends);

@@ -9,7 +9,7 @@ use crate::drive::{self, Drive};
 use crate::fail::Fail;
 use crate::sim::{Sim, no_config};
 use crate::state::{Vm, VmNumber, volume_owner};
-use crate::{hotplug, options, units, volumes};
+use crate::{hotplug, units, volumes};
 
 /// A change, checked as far as PVE does before it forks.
 #[derive(Debug, Clone)]
@@ -381,11 +381,4 @@ pub(crate) async fn destroy_owned(
         }
     }
     volumes::free(sim, &change.node, &volid, None).await
-}
-
-/// The privilege of each option that is no drive, for the checks before the fork.
-pub(crate) fn option_privileges<'a>(keys: impl Iterator<Item = &'a String>) -> Vec<&'static str> {
-    keys.filter(|key| drive::slot(key).is_none() && !drive::is_unused(key))
-        .map(|key| options::privilege(key))
-        .collect()
 }

@@ -4,37 +4,31 @@ use serde_json::{Map, Value, json};
 
 use crate::acl;
 use crate::fail::{Answer, ApiResult, Fail};
-use crate::router::{Call, Perm, Route, now};
-use crate::schema::{Kind, opt};
+use crate::router::{Call, Route, now};
 use crate::state::{Node, Pool, State, VmNumber};
 use crate::stats::{Stats, VmStat};
 
-const TYPES: &[&str] = &["vm", "storage", "node", "sdn"];
-
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        now(
-            "GET",
-            "/cluster/resources",
-            Perm::User,
-            &[opt("type", Kind::Enum(TYPES))],
-            |call| Ok(resources(call)),
-        ),
-        now(
-            "GET",
-            "/cluster/nextid",
-            Perm::User,
-            &[opt("vmid", Kind::Vmid)],
-            nextid,
-        ),
-        now(
-            "GET",
-            "/cluster/status",
-            Perm::All("/", &["Sys.Audit"]),
-            &[],
-            |call| Ok(status(call)),
-        ),
+        now("GET", "/cluster/resources", |call| Ok(resources(call))),
+        now("GET", "/cluster/nextid", nextid),
+        now("GET", "/cluster/log", |call| Ok(log(call))),
+        now("GET", "/cluster/backup", |_| Ok(json!([]).into())),
+        now("GET", "/cluster/replication", |_| Ok(json!([]).into())),
+        now("GET", "/cluster/status", |call| Ok(status(call))),
     ]
+}
+
+/// Lines of others only for those with Sys.Syslog.
+fn log(call: &Call) -> Answer {
+    let all = acl::has(&call.sim.lock(), &call.who, "/", "Sys.Syslog");
+    let id = call.who.id();
+    let most = call.number("max").and_then(|max| usize::try_from(max).ok());
+    let user = (!all).then_some(id.as_str());
+    call.sim
+        .cluster_log()
+        .newest(user, most.unwrap_or(50))
+        .into()
 }
 
 fn nextid(call: &Call) -> ApiResult {
@@ -92,6 +86,16 @@ fn resources(call: &Call) -> Answer {
     }
     if on("storage") {
         rows.extend(storage_rows(call, &state, &known));
+    }
+    // Every host has this zone; networks are only in the whole list.
+    let zone = "/sdn/zones/localnetwork";
+    if call.get("type").is_none() && acl::has(&state, &call.who, zone, "SDN.Audit") {
+        rows.extend(state.nodes.keys().map(|node| {
+            json!({
+                "id": format!("network/{node}/zone/localnetwork"), "type": "network", "network-type": "zone",
+                "network": "localnetwork", "node": node, "status": "ok",
+            })
+        }));
     }
     Value::Array(rows).into()
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::option_rights::{self, Place};
 use crate::acl;
 use crate::drive::{self, Drive};
 use crate::fail::{ApiResult, Fail};
-use crate::router::{Call, Perm, Route, later, now, null};
-use crate::schema::{Extra, Kind, Param, opt, req};
+use crate::router::{Call, Route, later, now, null};
 use crate::sim::no_config;
 use crate::state::Vm;
 use crate::tasks::{self, TaskKind};
@@ -17,16 +17,6 @@ use crate::update::{self, Change};
 use crate::{hotplug, options, resize};
 
 const CONFIG: &str = "/nodes/{node}/qemu/{vmid}/config";
-const ANY_CONFIG: &[&str] = &[
-    "VM.Config.Disk",
-    "VM.Config.CDROM",
-    "VM.Config.CPU",
-    "VM.Config.Memory",
-    "VM.Config.Network",
-    "VM.Config.HWType",
-    "VM.Config.Options",
-    "VM.Config.Cloudinit",
-];
 const CONTROL: &[&str] = &[
     "node",
     "vmid",
@@ -39,56 +29,13 @@ const CONTROL: &[&str] = &[
 ];
 
 pub(super) fn routes() -> Vec<Route> {
-    let audit = || Perm::All("/vms/{vmid}", &["VM.Audit"]);
-    let change: Vec<Param> = vec![
-        opt("digest", Kind::Digest),
-        opt("skiplock", Kind::Bool),
-        opt("force", Kind::Bool),
-        opt("delete", Kind::List),
-        opt("revert", Kind::List),
-    ];
-    let mut post = change.clone();
-    post.push(opt("background_delay", Kind::Int { min: 1, max: 30 }));
-    let any = || Perm::Any("/vms/{vmid}", ANY_CONFIG);
-    let disk = || Perm::All("/vms/{vmid}", &["VM.Config.Disk"]);
-    let unlink_params = [req("idlist", Kind::List), opt("force", Kind::Bool)];
-    let resize_params = [
-        req("disk", Kind::Enum(resize::DISKS)),
-        req("size", Kind::ResizeSize),
-        opt("digest", Kind::Digest),
-        opt("skiplock", Kind::Bool),
-    ];
     vec![
-        now(
-            "GET",
-            CONFIG,
-            audit(),
-            &[opt("current", Kind::Bool), opt("snapshot", Kind::ConfigId)],
-            get,
-        ),
-        now(
-            "GET",
-            "/nodes/{node}/qemu/{vmid}/pending",
-            audit(),
-            &[],
-            pending,
-        ),
-        later("PUT", CONFIG, any(), &change, put).with(Extra::VmOptions),
-        later("POST", CONFIG, any(), &post, self::post).with(Extra::VmOptions),
-        later(
-            "PUT",
-            "/nodes/{node}/qemu/{vmid}/unlink",
-            disk(),
-            &unlink_params,
-            unlink,
-        ),
-        now(
-            "PUT",
-            "/nodes/{node}/qemu/{vmid}/resize",
-            disk(),
-            &resize_params,
-            resize,
-        ),
+        now("GET", CONFIG, get),
+        now("GET", "/nodes/{node}/qemu/{vmid}/pending", pending),
+        later("PUT", CONFIG, put),
+        later("POST", CONFIG, post),
+        later("PUT", "/nodes/{node}/qemu/{vmid}/unlink", unlink),
+        now("PUT", "/nodes/{node}/qemu/{vmid}/resize", resize),
     ]
 }
 
@@ -167,9 +114,7 @@ fn names(text: Option<&str>) -> Vec<String> {
 
 /// The checks that both PUT and POST make before anything is forked, in PVE's order (`Qemu.pm` `update_vm_api`).
 fn prepare(call: &Call) -> Result<Change, Fail> {
-    if call.get("skiplock").is_some() {
-        return Err(Fail::param("skiplock", "Only root may use this option."));
-    }
+    super::only_root(call, "skiplock")?;
     let set: BTreeMap<String, String> = call
         .params
         .iter()
@@ -202,20 +147,16 @@ fn prepare(call: &Call) -> Result<Change, Fail> {
         }
     }
     let state = call.sim.lock();
-    let path = format!("/vms/{}", change.vmid);
-    for privilege in update::option_privileges(change.delete.iter().chain(change.set.keys())) {
-        acl::need_all(&state, &call.who, &path, &[privilege])?;
-    }
-    if let Some(key) = change
-        .set
-        .keys()
-        .find(|key| ["args", "lock"].contains(&key.as_str()))
-    {
-        return Err(Fail::die(format!("only root can set '{key}' config")));
-    }
+    let place = Place {
+        vmid: call.text("vmid"),
+        pool: None,
+    };
+    option_rights::check(&state, &call.who, &place, change.delete.iter())?;
+    option_rights::check(&state, &call.who, &place, change.set.keys())?;
     for (key, text) in &change.set {
         storage_access(call, &state, key, text)?;
     }
+    option_rights::check_devices(&state, &call.who, &place, change.set.iter())?;
     let vm = state
         .vms
         .get(&change.vmid)
@@ -228,13 +169,13 @@ fn prepare(call: &Call) -> Result<Change, Fail> {
 
 fn check_lists(change: &Change) -> Result<(), Fail> {
     for key in &change.revert {
-        if options::kind(key).is_none() {
+        if options::shape(key).is_none() {
             return Err(Fail::param("revert", format!("unknown option '{key}'")));
         }
         if change.set.contains_key(key) {
             return Err(Fail::param(
-                "revert",
-                format!("you can't use '-{key}' and '-revert {key}' at the same time"),
+                "delete",
+                format!("you can't use '-{key}' and -revert {key}' at the same time"),
             ));
         }
     }
@@ -245,7 +186,13 @@ fn check_lists(change: &Change) -> Result<(), Fail> {
                 format!("you can't use '-{key}' and -delete {key}' at the same time"),
             ));
         }
-        if options::kind(key).is_none() {
+        if change.revert.contains(key) {
+            return Err(Fail::param(
+                "revert",
+                format!("you can't use '-delete {key}' and -revert {key}' at the same time"),
+            ));
+        }
+        if options::shape(key).is_none() {
             return Err(Fail::param("delete", format!("unknown option '{key}'")));
         }
     }
@@ -253,7 +200,7 @@ fn check_lists(change: &Change) -> Result<(), Fail> {
 }
 
 /// `check_storage_access` for one option.
-fn storage_access(
+pub(super) fn storage_access(
     call: &Call,
     state: &crate::state::State,
     key: &str,
@@ -272,7 +219,7 @@ fn storage_access(
     if matches!(drive.file.as_str(), "none" | "cdrom") {
         return Ok(());
     }
-    if drive.file.starts_with('/') {
+    if drive.file.starts_with('/') && !call.who.is_root() {
         return Err(Fail::die(
             "Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 651.",
         ));
@@ -336,9 +283,7 @@ async fn unlink(mut call: Call) -> ApiResult {
 }
 
 fn resize(call: &Call) -> ApiResult {
-    if call.get("skiplock").is_some() {
-        return Err(Fail::param("skiplock", "Only root may use this option."));
-    }
+    super::only_root(call, "skiplock")?;
     let order = resize::Order {
         who: call.who.clone(),
         node: call.node(),

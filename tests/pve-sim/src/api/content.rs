@@ -6,48 +6,21 @@ use serde_json::{Map, Value, json};
 
 use crate::acl::{self, Who};
 use crate::fail::{ApiResult, Fail};
-use crate::router::{Call, Perm, Route, later, now, null};
-use crate::schema::{Kind, opt, req};
+use crate::router::{Call, Route, later, now, null};
 use crate::state::{State, StorageKind, VmNumber, Volume, suffix_format};
 use crate::tasks::{self, TaskKind};
 use crate::{units, volumes};
 
-const FORMATS: &[&str] = &["raw", "qcow2", "subvol", "vmdk"];
-
 pub(super) fn routes() -> Vec<Route> {
     let base = "/nodes/{node}/storage/{storage}/content";
     let one = "/nodes/{node}/storage/{storage}/content/{volume*}";
-    let alloc = [
-        req("filename", Kind::Str),
-        req("vmid", Kind::Vmid),
-        req("size", Kind::ContentSize),
-        opt("format", Kind::Enum(FORMATS)),
-    ];
-    let see = Perm::Any(
-        "/storage/{storage}",
-        &["Datastore.Audit", "Datastore.AllocateSpace"],
-    );
-    let delay = [opt("delay", Kind::Int { min: 1, max: 30 })];
-    let attributes = [opt("notes", Kind::Str), opt("protected", Kind::Bool)];
     vec![
-        now(
-            "GET",
-            base,
-            see,
-            &[opt("content", Kind::ContentTypes), opt("vmid", Kind::Vmid)],
-            list,
-        ),
-        later(
-            "POST",
-            base,
-            Perm::All("/storage/{storage}", &["Datastore.AllocateSpace"]),
-            &alloc,
-            allocate,
-        ),
-        now("GET", one, Perm::User, &[], get),
-        now("PUT", one, Perm::User, &attributes, set_attributes),
-        later("DELETE", one, Perm::User, &delay, delete),
-        now("POST", one, Perm::Root, &[], |_| Ok(null())),
+        now("GET", base, list),
+        later("POST", base, allocate),
+        now("GET", one, get),
+        now("PUT", one, set_attributes),
+        later("DELETE", one, delete),
+        now("POST", one, |_| Ok(null())),
     ]
 }
 

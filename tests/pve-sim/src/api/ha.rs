@@ -6,43 +6,24 @@ use serde_json::{Map, Value, json};
 use sha1::{Digest, Sha1};
 
 use crate::fail::{Answer, ApiResult, Fail};
-use crate::router::{Call, Perm, Route, now, null};
-use crate::schema::{Kind, opt, req};
+use crate::router::{Call, Route, now, null};
 use crate::state::{HaRule, State};
 use crate::units;
 
-const STATES: &[&str] = &["started", "stopped", "enabled", "disabled", "ignored"];
-
-fn see() -> Perm {
-    Perm::All("/", &["Sys.Audit"])
-}
-
-fn change() -> Perm {
-    Perm::All("/", &["Sys.Console"])
-}
-
 pub(super) fn routes() -> Vec<Route> {
     let mut routes = vec![
-        now("GET", "/cluster/ha", see(), &[], |_| {
+        now("GET", "/cluster/ha", |_| {
             Ok(
                 json!([{"id": "status"}, {"id": "resources"}, {"id": "groups"}, {"id": "rules"}])
                     .into(),
             )
         }),
-        now("GET", "/cluster/ha/status/current", see(), &[], |call| {
-            Ok(status(call))
+        now("GET", "/cluster/ha/status/current", |call| Ok(status(call))),
+        now("GET", "/cluster/ha/status/manager_status", |call| {
+            let quorate = call.sim.lock().quorate(&call.here);
+            let quorum = json!({"node": call.here, "quorate": quorate});
+            Ok(json!({"manager_status": {"node_status": {}}, "quorum": quorum}).into())
         }),
-        now(
-            "GET",
-            "/cluster/ha/status/manager_status",
-            see(),
-            &[],
-            |call| {
-                let quorate = call.sim.lock().quorate(&call.here);
-                let quorum = json!({"node": call.here, "quorate": quorate});
-                Ok(json!({"manager_status": {"node_status": {}}, "quorum": quorum}).into())
-            },
-        ),
     ];
     routes.extend(group_routes());
     routes.extend(resource_routes());
@@ -51,26 +32,17 @@ pub(super) fn routes() -> Vec<Route> {
 }
 
 fn group_routes() -> Vec<Route> {
-    let all = [
-        opt("group", Kind::Str),
-        opt("nodes", Kind::Str),
-        opt("comment", Kind::Str),
-    ];
     let one = "/cluster/ha/groups/{group}";
     vec![
-        now("GET", "/cluster/ha/groups", see(), &[], |_| {
+        now("GET", "/cluster/ha/groups", |_| {
             Err(no_groups("index groups"))
         }),
-        now("POST", "/cluster/ha/groups", change(), &all, |_| {
+        now("POST", "/cluster/ha/groups", |_| {
             Err(no_groups("create group"))
         }),
-        now("GET", one, see(), &[], |_| Err(no_groups("read group"))),
-        now("PUT", one, change(), &all, |_| {
-            Err(no_groups("update group"))
-        }),
-        now("DELETE", one, change(), &[], |_| {
-            Err(no_groups("delete group"))
-        }),
+        now("GET", one, |_| Err(no_groups("read group"))),
+        now("PUT", one, |_| Err(no_groups("update group"))),
+        now("DELETE", one, |_| Err(no_groups("delete group"))),
     ]
 }
 
@@ -81,35 +53,15 @@ fn no_groups(what: &str) -> Fail {
 }
 
 fn resource_routes() -> Vec<Route> {
-    let number = Kind::Int {
-        min: 0,
-        max: i64::MAX,
-    };
-    let options = [
-        opt("state", Kind::Enum(STATES)),
-        opt("group", Kind::ConfigId),
-        opt("max_restart", number),
-        opt("max_relocate", number),
-        opt("failback", Kind::Bool),
-        opt("comment", Kind::Str),
-    ];
-    let sid = req("sid", Kind::HaSid);
-    let kind = opt("type", Kind::Enum(&["ct", "vm"]));
-    let create_params = [options.as_slice(), &[sid, kind]].concat();
-    let update_params = [options.as_slice(), &[sid, opt("digest", Kind::Digest)]].concat();
     let base = "/cluster/ha/resources";
     let one = "/cluster/ha/resources/{sid}";
-    let node = [sid, req("node", Kind::Node)];
-    let purge = [sid, opt("purge", Kind::Bool)];
-    let ask = |template| now("POST", template, change(), &node, request_move);
+    let ask = |template| now("POST", template, request_move);
     vec![
-        now("GET", base, see(), &[opt("type", Kind::Str)], |call| {
-            Ok(list(call))
-        }),
-        now("POST", base, change(), &create_params, create),
-        now("GET", one, see(), &[sid], get),
-        now("PUT", one, change(), &update_params, update),
-        now("DELETE", one, change(), &purge, delete),
+        now("GET", base, |call| Ok(list(call))),
+        now("POST", base, create),
+        now("GET", one, get),
+        now("PUT", one, update),
+        now("DELETE", one, delete),
         ask("/cluster/ha/resources/{sid}/migrate"),
         ask("/cluster/ha/resources/{sid}/relocate"),
     ]

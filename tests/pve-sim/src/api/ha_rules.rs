@@ -3,39 +3,18 @@
 use serde_json::Value;
 
 use crate::fail::{Answer, ApiResult, Fail};
-use crate::router::{Call, Perm, Route, now, null};
-use crate::schema::{Extra, Kind, RULE_TYPES, opt, req};
+use crate::router::{Call, Route, now, null};
 use crate::state::{HaRule, State};
 
 pub(super) fn routes() -> Vec<Route> {
-    let see = || Perm::All("/", &["Sys.Audit"]);
-    let change = || Perm::All("/", &["Sys.Console"]);
-    let kind = Kind::Enum(RULE_TYPES);
-    let common = [
-        req("rule", Kind::ConfigId),
-        req("type", kind),
-        opt("comment", Kind::Str),
-        opt("disable", Kind::Bool),
-    ];
-    let update_params = [
-        common.as_slice(),
-        &[opt("delete", Kind::List), opt("digest", Kind::Digest)],
-    ]
-    .concat();
     let base = "/cluster/ha/rules";
     let one = "/cluster/ha/rules/{rule}";
     vec![
-        now(
-            "GET",
-            base,
-            see(),
-            &[opt("type", kind), opt("resource", Kind::Str)],
-            |call| Ok(list(call)),
-        ),
-        now("POST", base, change(), &common, create).with(Extra::HaRule),
-        now("GET", one, see(), &[], get),
-        now("PUT", one, change(), &update_params, update).with(Extra::HaRule),
-        now("DELETE", one, change(), &[], |call| {
+        now("GET", base, |call| Ok(list(call))),
+        now("POST", base, create),
+        now("GET", one, get),
+        now("PUT", one, update),
+        now("DELETE", one, |call| {
             call.sim
                 .lock()
                 .ha

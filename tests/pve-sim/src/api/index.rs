@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::acl;
 use crate::fail::Answer;
-use crate::router::{Call, Perm, Route, now};
+use crate::router::{Call, Route, now};
 
 const CLUSTER: &[&str] = &[
     "acme",
@@ -90,64 +90,29 @@ const ACCESS: &[&str] = &[
 ];
 
 pub(super) fn routes() -> Vec<Route> {
-    let use_it = Perm::Any(
-        "/storage/{storage}",
-        &["Datastore.Audit", "Datastore.AllocateSpace"],
-    );
     vec![
-        now("GET", "/", Perm::User, &[], |_| {
+        now("GET", "/", |_| {
             Ok(
                 super::subdirs(&["version", "cluster", "nodes", "storage", "access", "pools"])
                     .into(),
             )
         }),
-        now("GET", "/cluster", Perm::User, &[], |_| {
-            Ok(named(CLUSTER).into())
-        }),
-        now("GET", "/cluster/options", Perm::User, &[], |call| {
-            Ok(options(call))
-        }),
-        now("GET", "/cluster/config", Perm::User, &[], |_| {
+        now("GET", "/cluster", |_| Ok(named(CLUSTER).into())),
+        now("GET", "/cluster/options", |call| Ok(options(call))),
+        now("GET", "/cluster/config", |_| {
             Ok(named(&["nodes", "totem", "join", "qdevice", "apiversion"]).into())
         }),
-        now(
-            "GET",
-            "/cluster/config/nodes",
-            Perm::All("/", &["Sys.Audit"]),
-            &[],
-            |call| Ok(members(call)),
-        ),
-        now("GET", "/nodes/{node}", Perm::User, &[], |_| {
-            Ok(named(NODE).into())
+        now("GET", "/cluster/config/nodes", |call| Ok(members(call))),
+        now("GET", "/nodes/{node}", |_| Ok(named(NODE).into())),
+        now("GET", "/nodes/{node}/storage/{storage}", |_| {
+            Ok(super::subdirs(STORAGE).into())
         }),
-        now(
-            "GET",
-            "/nodes/{node}/storage/{storage}",
-            use_it,
-            &[],
-            |_| Ok(super::subdirs(STORAGE).into()),
-        ),
-        now("GET", "/access", Perm::User, &[], |_| {
-            Ok(super::subdirs(ACCESS).into())
-        }),
-        now("GET", "/access/ticket", Perm::User, &[], |_| {
-            Ok(crate::router::null())
-        }),
-        now("GET", "/access/domains", Perm::User, &[], |_| {
-            Ok(domains().into())
-        }),
+        now("GET", "/access", |_| Ok(super::subdirs(ACCESS).into())),
     ]
 }
 
 fn named(names: &[&str]) -> Value {
     names.iter().map(|name| json!({"name": name})).collect()
-}
-
-fn domains() -> Value {
-    json!([
-        {"realm": "pam", "type": "pam", "comment": "Linux PAM standard authentication"},
-        {"realm": "pve", "type": "pve", "comment": "Proxmox VE authentication server"},
-    ])
 }
 
 /// Corosync's node list; empty where there is no cluster.

@@ -10,31 +10,15 @@ use crate::acl::Who;
 use crate::crm;
 use crate::fail::{ApiResult, Fail};
 use crate::qemu;
-use crate::router::{Call, Perm, Route, now};
-use crate::schema::{Kind, opt, req};
+use crate::router::{Call, Route, now};
 use crate::sim::Sim;
 use crate::state::{Health, State, Vm, VmNumber, volume_owner};
 use crate::tasks::{self, TaskKind, TaskLog};
 use crate::update;
 
 pub(super) fn routes() -> Vec<Route> {
-    let params = [
-        req("target", Kind::Node),
-        opt("online", Kind::Bool),
-        opt("with-local-disks", Kind::Bool),
-    ];
-    let migrate = || Perm::All("/vms/{vmid}", &["VM.Migrate"]);
     let path = "/nodes/{node}/qemu/{vmid}/migrate";
-    vec![
-        now(
-            "GET",
-            path,
-            migrate(),
-            &[opt("target", Kind::Node)],
-            preconditions,
-        ),
-        now("POST", path, migrate(), &params, self::migrate),
-    ]
+    vec![now("GET", path, preconditions), now("POST", path, migrate)]
 }
 
 /// The storages of a VM's disks that are not to be had on a node.

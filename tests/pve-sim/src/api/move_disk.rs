@@ -8,30 +8,16 @@ use crate::acl;
 use crate::copies::{self, Copy};
 use crate::drive::{self, Drive};
 use crate::fail::{ApiResult, Fail};
-use crate::router::{Call, Perm, Route, now};
-use crate::schema::{Kind, opt, req};
+use crate::router::{Call, Route, now};
 use crate::sim::Sim;
 use crate::state::{State, Vm, VmNumber};
 use crate::tasks::{self, TaskKind, TaskLog};
 use crate::{update, volumes};
 
 pub(super) fn routes() -> Vec<Route> {
-    let params = [
-        req("disk", Kind::Str),
-        opt("storage", Kind::Storage),
-        opt("format", Kind::Enum(&["raw", "qcow2", "vmdk"])),
-        opt("delete", Kind::Bool),
-        opt("target-vmid", Kind::Vmid),
-        opt("target-disk", Kind::Str),
-        opt("digest", Kind::Digest),
-        opt("target-digest", Kind::Digest),
-    ];
-    let disk = Perm::All("/vms/{vmid}", &["VM.Config.Disk"]);
     vec![now(
         "POST",
         "/nodes/{node}/qemu/{vmid}/move_disk",
-        disk,
-        &params,
         move_disk,
     )]
 }

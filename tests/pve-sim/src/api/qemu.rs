@@ -4,72 +4,83 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
+use super::option_rights::{self, Place};
 use crate::acl;
 use crate::fail::{ApiResult, Fail};
-use crate::router::{Call, Perm, Route, now};
-use crate::schema::{Extra, Kind, opt, req};
+use crate::router::{Call, Route, now};
 use crate::sim::{Sim, no_config};
-use crate::state::{Vm, VmNumber, volume_owner};
+use crate::state::{State, Vm, VmNumber, volume_owner};
 use crate::tasks::{self, TaskKind};
 use crate::update::{self, Change};
 use crate::{drive, qemu, volumes};
 
 pub(super) fn routes() -> Vec<Route> {
-    let create_params = [
-        req("vmid", Kind::Vmid),
-        opt("pool", Kind::Str),
-        opt("storage", Kind::Storage),
-        opt("start", Kind::Bool),
-        opt("unique", Kind::Bool),
-    ];
-    let destroy_params = [
-        opt("purge", Kind::Bool),
-        opt("destroy-unreferenced-disks", Kind::Bool),
-        opt("skiplock", Kind::Bool),
-    ];
     vec![
-        now(
-            "POST",
-            "/nodes/{node}/qemu",
-            Perm::Custom(may_create),
-            &create_params,
-            create,
-        )
-        .with(Extra::VmOptions),
-        now(
-            "DELETE",
-            "/nodes/{node}/qemu/{vmid}",
-            Perm::All("/vms/{vmid}", &["VM.Allocate"]),
-            &destroy_params,
-            destroy,
-        ),
+        now("POST", "/nodes/{node}/qemu", create),
+        now("DELETE", "/nodes/{node}/qemu/{vmid}", destroy),
     ]
 }
 
-fn may_create(call: &Call) -> Result<(), Fail> {
-    let state = call.sim.lock();
-    if let Some(pool) = call.get("pool") {
-        if !state.pools.contains_key(pool) {
-            return Err(Fail::denied(&format!("pool '{pool}' does not exist")));
-        }
-        if acl::has(&state, &call.who, &format!("/pool/{pool}"), "VM.Allocate") {
-            return Ok(());
-        }
-    }
-    let vmid = call.text("vmid");
-    if acl::has(&state, &call.who, &format!("/vms/{vmid}"), "VM.Allocate") {
-        Ok(())
-    } else {
-        Err(Fail::denied(""))
-    }
-}
+/// Parameters that are no options of the config.
+const CONTROL: &[&str] = &[
+    "node",
+    "vmid",
+    "pool",
+    "storage",
+    "start",
+    "unique",
+    "bwlimit",
+    "force",
+    "ha-managed",
+    "live-restore",
+    "import-working-storage",
+];
 
-const CONTROL: &[&str] = &["node", "vmid", "pool", "storage", "start", "unique"];
+/// The rights that `create_vm` asks for by itself, in its order.
+fn may_create(call: &Call, state: &State, set: &BTreeMap<String, String>) -> Result<(), Fail> {
+    let pool = call.get("pool");
+    if let Some(pool) = pool.filter(|pool| !state.pools.contains_key(*pool)) {
+        return Err(Fail::denied(&format!("pool '{pool}' does not exist")));
+    }
+    let who = &call.who;
+    if let Some(storage) = call.get("storage") {
+        let path = format!("/storage/{storage}");
+        acl::need_all(state, who, &path, &["Datastore.AllocateSpace"])?;
+    }
+    if call.flag("ha-managed") {
+        acl::need_all(state, who, "/", &["Sys.Console"])?;
+    }
+    let place = Place {
+        vmid: call.text("vmid"),
+        pool,
+    };
+    if call.flag("start") {
+        place.need(state, who, &["VM.PowerMgmt"], false)?;
+    }
+    if place.need(state, who, &["VM.Allocate"], false).is_err() {
+        return Err(Fail::denied(""));
+    }
+    for (key, text) in set {
+        super::config::storage_access(call, state, key, text)?;
+    }
+    option_rights::check(state, who, &place, set.keys())?;
+    option_rights::check_devices(state, who, &place, set.iter())
+}
 
 fn create(call: &Call) -> ApiResult {
     let (node, vmid) = (call.node(), call.vmid());
+    if call.get("archive").is_some() {
+        return Err(Fail::die("restoring from a backup is not simulated"));
+    }
+    let set: BTreeMap<String, String> = call
+        .params
+        .iter()
+        .filter(|(key, _)| !CONTROL.contains(&key.as_str()))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
     {
         let mut state = call.sim.lock();
+        may_create(call, &state, &set)?;
         if let Some(vm) = state.vms.get(&vmid) {
             return Err(Fail::die(format!(
                 "unable to create VM {vmid} - VM {vmid} already exists on node '{}'",
@@ -85,13 +96,13 @@ fn create(call: &Call) -> ApiResult {
         if let Some(pool) = call.get("pool").and_then(|pool| state.pools.get_mut(pool)) {
             pool.vms.insert(vmid);
         }
+        if call.flag("ha-managed") {
+            state
+                .ha
+                .resources
+                .insert(format!("vm:{vmid}"), BTreeMap::new());
+        }
     }
-    let set: BTreeMap<String, String> = call
-        .params
-        .iter()
-        .filter(|(key, _)| !CONTROL.contains(&key.as_str()))
-        .map(|(k, v)| (k.clone(), v.clone()))
-        .collect();
     let what = TaskKind {
         node: node.clone(),
         kind: "qmcreate",
@@ -201,18 +212,23 @@ fn forget(sim: &Sim, vmid: VmNumber) {
 
 fn destroy(call: &Call) -> ApiResult {
     let (node, vmid) = (call.node(), call.vmid());
-    if call.get("skiplock").is_some() {
-        return Err(Fail::param("skiplock", "Only root may use this option."));
-    }
+    super::only_root(call, "skiplock")?;
     let (purge, unreferenced) = (call.flag("purge"), call.flag("destroy-unreferenced-disks"));
-    call.sim
-        .with_vm(&node, vmid, |vm| check_destroy(vm, vmid))??;
+    call.sim.with_vm(&node, vmid, |vm| {
+        if vm.protected() {
+            return Err(Fail::die(format!(
+                "can't remove VM {vmid} - protection mode enabled"
+            )));
+        }
+        Ok(())
+    })??;
     let sid = format!("vm:{vmid}");
     if !purge && call.sim.lock().ha.resources.contains_key(&sid) {
         return Err(Fail::die(format!(
             "unable to remove VM {vmid} - used in HA resources and purge parameter not set."
         )));
     }
+    call.sim.with_vm(&node, vmid, |vm| stopped(vm, vmid))??;
     let what = TaskKind {
         node: node.clone(),
         kind: "qmdestroy",
@@ -259,13 +275,18 @@ fn destroy(call: &Call) -> ApiResult {
     Ok(json!(upid).into())
 }
 
+/// Under the VM's lock everything is looked at again, and its `lock:` for the first time.
 fn check_destroy(vm: &Vm, vmid: VmNumber) -> Result<(), Fail> {
-    update::check_state(vm, None)?;
     if vm.protected() {
         return Err(Fail::die(format!(
             "can't remove VM {vmid} - protection mode enabled"
         )));
     }
+    stopped(vm, vmid)?;
+    update::check_state(vm, None)
+}
+
+fn stopped(vm: &Vm, vmid: VmNumber) -> Result<(), Fail> {
     if vm.running {
         return Err(Fail::die(format!("VM {vmid} is running - destroy failed")));
     }

@@ -6,8 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::drive;
 use crate::fail::{ApiResult, Fail};
-use crate::router::{Call, Perm, Route, now};
-use crate::schema::{Kind, opt, req};
+use crate::router::{Call, Route, now};
 use crate::sim::Sim;
 use crate::state::{State, StorageKind, Vm, VmNumber, suffix_format};
 use crate::tasks::{self, TaskKind};
@@ -15,28 +14,17 @@ use crate::update;
 
 pub(super) fn routes() -> Vec<Route> {
     let base = "/nodes/{node}/qemu/{vmid}/snapshot";
-    let audit = || Perm::All("/vms/{vmid}", &["VM.Audit"]);
-    let change = || Perm::All("/vms/{vmid}", &["VM.Snapshot"]);
-    let create_params = [
-        req("snapname", Kind::ConfigId),
-        opt("description", Kind::Str),
-        opt("vmstate", Kind::Bool),
-    ];
     vec![
-        now("GET", base, audit(), &[], list),
-        now("POST", base, change(), &create_params, create),
+        now("GET", base, list),
+        now("POST", base, create),
         now(
             "DELETE",
             "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}",
-            change(),
-            &[opt("force", Kind::Bool)],
             delete,
         ),
         now(
             "GET",
             "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}/config",
-            audit(),
-            &[],
             config,
         ),
     ]

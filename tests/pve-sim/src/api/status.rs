@@ -8,8 +8,7 @@ use crate::crm;
 use crate::fail::{Answer, ApiResult, Fail};
 use crate::hotplug;
 use crate::qemu;
-use crate::router::{Call, Perm, Route, now};
-use crate::schema::{Kind, Param, opt};
+use crate::router::{Call, Route, now};
 use crate::sim::Sim;
 use crate::state::{Vm, VmNumber};
 use crate::stats::{cpus, memory_bytes, qmp_status};
@@ -17,75 +16,39 @@ use crate::tasks::{self, TaskKind};
 use crate::update::{self, Change};
 
 pub(super) fn routes() -> Vec<Route> {
-    let full = [opt("full", Kind::Bool)];
-    let audit = Perm::All("/vms/{vmid}", &["VM.Audit"]);
     let mut routes = vec![
-        now("GET", "/nodes/{node}/qemu", Perm::User, &full, |call| {
-            Ok(list(call))
+        now("GET", "/nodes/{node}/qemu", |call| Ok(list(call))),
+        now("GET", "/nodes/{node}/qemu/{vmid}/status/current", current),
+        now("GET", "/nodes/{node}/qemu/{vmid}/status", |_| {
+            let names = [
+                "current", "start", "stop", "reset", "shutdown", "suspend", "reboot",
+            ];
+            Ok(super::subdirs(&names).into())
         }),
-        now(
-            "GET",
-            "/nodes/{node}/qemu/{vmid}/status/current",
-            audit,
-            &[],
-            current,
-        ),
-        now(
-            "GET",
-            "/nodes/{node}/qemu/{vmid}/status",
-            Perm::User,
-            &[],
-            |_| {
-                let names = [
-                    "current", "start", "stop", "reset", "shutdown", "suspend", "reboot",
-                ];
-                Ok(super::subdirs(&names).into())
-            },
-        ),
     ];
     routes.extend(power_routes());
     routes
 }
 
 fn power_routes() -> Vec<Route> {
-    let start = [
-        opt(
-            "timeout",
-            Kind::Int {
-                min: 0,
-                max: i64::MAX,
-            },
-        ),
-        opt("skiplock", Kind::Bool),
-    ];
-    let ends = [opt("forceStop", Kind::Bool), opt("keepActive", Kind::Bool)];
-    let stop = [start.as_slice(), &ends].concat();
-    let route = |template, params: &[Param], code: fn(&Call) -> ApiResult| {
-        now(
-            "POST",
-            template,
-            Perm::All("/vms/{vmid}", &["VM.PowerMgmt"]),
-            params,
-            code,
-        )
-    };
+    let route = |template, code: fn(&Call) -> ApiResult| now("POST", template, code);
     vec![
-        route("/nodes/{node}/qemu/{vmid}/status/start", &start, |call| {
+        route("/nodes/{node}/qemu/{vmid}/status/start", |call| {
             power_task(call, Power::Start)
         }),
-        route("/nodes/{node}/qemu/{vmid}/status/stop", &stop, |call| {
+        route("/nodes/{node}/qemu/{vmid}/status/stop", |call| {
             power_task(call, Power::Stop)
         }),
-        route("/nodes/{node}/qemu/{vmid}/status/shutdown", &stop, |call| {
+        route("/nodes/{node}/qemu/{vmid}/status/shutdown", |call| {
             power_task(call, Power::Shutdown)
         }),
-        route("/nodes/{node}/qemu/{vmid}/status/reboot", &stop, |call| {
+        route("/nodes/{node}/qemu/{vmid}/status/reboot", |call| {
             power_task(call, Power::Reboot)
         }),
-        route("/nodes/{node}/qemu/{vmid}/status/suspend", &[], |call| {
+        route("/nodes/{node}/qemu/{vmid}/status/suspend", |call| {
             power_task(call, Power::Pause)
         }),
-        route("/nodes/{node}/qemu/{vmid}/status/resume", &[], |call| {
+        route("/nodes/{node}/qemu/{vmid}/status/resume", |call| {
             power_task(call, Power::Resume)
         }),
     ]
@@ -195,9 +158,7 @@ impl Power {
 
 fn power_task(call: &Call, power: Power) -> ApiResult {
     let (node, vmid, who) = (call.node(), call.vmid(), call.who.clone());
-    if call.get("skiplock").is_some() {
-        return Err(Fail::param("skiplock", "Only root may use this option."));
-    }
+    super::only_root(call, "skiplock")?;
     if matches!(power, Power::Pause | Power::Resume | Power::Reboot)
         && !call.sim.with_vm(&node, vmid, |vm| vm.running)?
     {

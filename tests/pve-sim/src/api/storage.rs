@@ -1,59 +1,17 @@
-//! `/storage` and `/nodes/{node}/storage`: definitions and capacity.
+//! `/nodes/{node}/storage`: which storages a node has, and their capacity.
 
 use serde_json::{Map, Value, json};
-use sha1::{Digest, Sha1};
 
 use crate::acl;
-use crate::fail::{Answer, ApiResult, Fail};
-use crate::router::{Call, Perm, Route, now};
-use crate::schema::{Kind, opt};
+use crate::fail::{ApiResult, Fail};
+use crate::router::{Call, Route, now};
 use crate::state::{State, Storage, StorageKind};
 use crate::stats::Stats;
-use crate::units;
 
 pub(super) fn routes() -> Vec<Route> {
-    let filter = [
-        opt("storage", Kind::Storage),
-        opt("content", Kind::ContentTypes),
-        opt("enabled", Kind::Bool),
-        opt("target", Kind::Node),
-        opt("format", Kind::Bool),
-    ];
-    let use_it = Perm::Any(
-        "/storage/{storage}",
-        &["Datastore.Audit", "Datastore.AllocateSpace"],
-    );
     vec![
-        now(
-            "GET",
-            "/storage",
-            Perm::User,
-            &[opt("type", Kind::Str)],
-            |call| Ok(definitions(call)),
-        ),
-        now(
-            "GET",
-            "/storage/{storage}",
-            Perm::All("/storage/{storage}", &["Datastore.Allocate"]),
-            &[],
-            |call| {
-                let state = call.sim.lock();
-                let id = call.text("storage");
-                let storage = state
-                    .storages
-                    .get(id)
-                    .ok_or_else(|| Fail::die(format!("storage '{id}' does not exist")))?;
-                Ok(definition(&state, id, storage).into())
-            },
-        ),
-        now("GET", "/nodes/{node}/storage", Perm::User, &filter, list),
-        now(
-            "GET",
-            "/nodes/{node}/storage/{storage}/status",
-            use_it,
-            &[],
-            status,
-        ),
+        now("GET", "/nodes/{node}/storage", list),
+        now("GET", "/nodes/{node}/storage/{storage}/status", status),
     ]
 }
 
@@ -66,59 +24,10 @@ fn content(storage: &Storage) -> String {
         .join(",")
 }
 
-fn nodes(storage: &Storage) -> String {
-    storage.nodes.iter().cloned().collect::<Vec<_>>().join(",")
-}
-
-/// SHA1 over the definitions, as over `/etc/pve/storage.cfg`.
-fn digest(state: &State) -> String {
-    let text = serde_json::to_string(&state.storages).unwrap_or_default();
-    units::hex(&Sha1::digest(text.as_bytes()))
-}
-
-fn definition(state: &State, id: &str, storage: &Storage) -> Value {
-    let mut map = Map::new();
-    map.insert("storage".into(), json!(id));
-    map.insert("type".into(), json!(storage.kind.name()));
-    map.insert("content".into(), json!(content(storage)));
-    map.insert("digest".into(), json!(digest(state)));
-    match storage.kind {
-        StorageKind::Dir => {
-            map.insert("path".into(), json!(storage.path));
-        }
-        StorageKind::LvmThin => {
-            map.insert("vgname".into(), json!(storage.vgname));
-            map.insert("thinpool".into(), json!(storage.thinpool));
-        }
-    }
-    if storage.shared {
-        map.insert("shared".into(), json!(1));
-    }
-    if storage.disable {
-        map.insert("disable".into(), json!(1));
-    }
-    if !storage.nodes.is_empty() {
-        map.insert("nodes".into(), json!(nodes(storage)));
-    }
-    Value::Object(map)
-}
-
 fn usable(call: &Call, state: &State, id: &str) -> bool {
     let path = format!("/storage/{id}");
     acl::has(state, &call.who, &path, "Datastore.Audit")
         || acl::has(state, &call.who, &path, "Datastore.AllocateSpace")
-}
-
-fn definitions(call: &Call) -> Answer {
-    let state = call.sim.lock();
-    let wanted = |s: &Storage| call.get("type").is_none_or(|kind| kind == s.kind.name());
-    let rows = state
-        .storages
-        .iter()
-        .filter(|(id, s)| wanted(s) && usable(call, &state, id));
-    rows.map(|(id, storage)| definition(&state, id, storage))
-        .collect::<Value>()
-        .into()
 }
 
 /// Bytes in use: the rest of the world's and, thick or thin, what our volumes count for.

@@ -4,60 +4,19 @@ use serde_json::{Map, Value, json};
 
 use crate::acl;
 use crate::fail::{Answer, ApiResult, Fail};
-use crate::router::{Call, Perm, Route, now, null};
-use crate::schema::{Kind, opt};
+use crate::router::{Call, Route, now, null};
 use crate::tasks::Task;
 
 pub(super) fn routes() -> Vec<Route> {
-    let any = Kind::Int {
-        min: 0,
-        max: i64::MAX,
-    };
-    let filter = [
-        opt("source", Kind::Enum(&["archive", "active", "all"])),
-        opt("vmid", Kind::Vmid),
-        opt("typefilter", Kind::Str),
-        opt("userfilter", Kind::Str),
-        opt("statusfilter", Kind::Str),
-        opt("errors", Kind::Bool),
-        opt("since", any),
-        opt("until", any),
-        opt("start", any),
-        opt("limit", any),
-    ];
     vec![
-        now("GET", "/cluster/tasks", Perm::User, &[], |call| {
-            Ok(cluster_list(call))
-        }),
-        now("GET", "/nodes/{node}/tasks", Perm::User, &filter, list),
-        now("GET", "/nodes/{node}/tasks/{upid}", Perm::User, &[], |_| {
+        now("GET", "/cluster/tasks", |call| Ok(cluster_list(call))),
+        now("GET", "/nodes/{node}/tasks", list),
+        now("GET", "/nodes/{node}/tasks/{upid}", |_| {
             Ok(json!([{"name": "log"}, {"name": "status"}]).into())
         }),
-        now(
-            "DELETE",
-            "/nodes/{node}/tasks/{upid}",
-            Perm::User,
-            &[],
-            stop,
-        ),
-        now(
-            "GET",
-            "/nodes/{node}/tasks/{upid}/status",
-            Perm::User,
-            &[],
-            status,
-        ),
-        now(
-            "GET",
-            "/nodes/{node}/tasks/{upid}/log",
-            Perm::User,
-            &[
-                opt("start", any),
-                opt("limit", any),
-                opt("download", Kind::Bool),
-            ],
-            log,
-        ),
+        now("DELETE", "/nodes/{node}/tasks/{upid}", stop),
+        now("GET", "/nodes/{node}/tasks/{upid}/status", status),
+        now("GET", "/nodes/{node}/tasks/{upid}/log", log),
     ]
 }
 

@@ -1,153 +1,216 @@
-//! `/access/users` and the change of ACLs: enough to set up tenants over the API.
+//! `/access/users` and their API tokens (`API2/User.pm`).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
 use crate::acl;
 use crate::fail::{Answer, ApiResult, Fail};
-use crate::router::{Call, Perm, Route, now, null};
-use crate::schema::{Kind, opt, req};
-use crate::state::{AclEntry, Token};
+use crate::router::{Call, Route, now, null};
+use crate::schema;
+use crate::state::{State, Token, User};
+
+/// What is kept as it was given.
+const DETAILS: &[&str] = &["firstname", "lastname", "email", "comment", "keys"];
 
 pub(super) fn routes() -> Vec<Route> {
-    let token_params = [
-        opt("privsep", Kind::Bool),
-        opt(
-            "expire",
-            Kind::Int {
-                min: 0,
-                max: i64::MAX,
-            },
-        ),
-        opt("comment", Kind::Str),
-    ];
-    let acl_params = [
-        req("path", Kind::Str),
-        req("roles", Kind::List),
-        opt("users", Kind::List),
-        opt("groups", Kind::List),
-        opt("tokens", Kind::List),
-        opt("propagate", Kind::Bool),
-        opt("delete", Kind::Bool),
-    ];
+    let (user, tokens) = ("/access/users/{userid}", "/access/users/{userid}/token");
     let token = "/access/users/{userid}/token/{tokenid}";
     vec![
-        now(
-            "GET",
-            "/access/users",
-            Perm::User,
-            &[opt("enabled", Kind::Bool), opt("full", Kind::Bool)],
-            |call| Ok(users(call)),
-        ),
-        now(
-            "GET",
-            "/access/users/{userid}",
-            Perm::Custom(may_see_user),
-            &[],
-            user,
-        ),
-        now(
-            "GET",
-            "/access/users/{userid}/token",
-            Perm::Custom(may_manage),
-            &[],
-            tokens,
-        ),
-        now(
-            "POST",
-            token,
-            Perm::Custom(may_manage),
-            &token_params,
-            add_token,
-        ),
-        now("DELETE", token, Perm::Custom(may_manage), &[], remove_token),
-        ticket_route(),
-        now("PUT", "/access/acl", Perm::User, &acl_params, change_acl),
+        now("GET", "/access/users", |call| Ok(list(call))),
+        now("POST", "/access/users", create),
+        now("GET", user, get),
+        now("PUT", user, update),
+        now("DELETE", user, delete),
+        now("GET", tokens, list_tokens),
+        now("GET", token, |call| {
+            with_token(call, |id, token| row(id, token, Named::No))
+        }),
+        now("POST", token, add_token),
+        now("PUT", token, update_token),
+        now("DELETE", token, remove_token),
     ]
 }
 
-fn ticket_route() -> Route {
-    let ticket_params = [
-        req("username", Kind::Str),
-        req("password", Kind::Str),
-        opt("realm", Kind::Str),
-        opt("otp", Kind::Str),
-        opt("tfa-challenge", Kind::Str),
-        opt("path", Kind::Str),
-        opt("privs", Kind::Str),
-    ];
-    now(
-        "POST",
-        "/access/ticket",
-        Perm::Custom(no_token),
-        &ticket_params,
-        |_| {
-            let message = "authentication failure\n".to_owned();
-            Err(Fail::Json {
-                status: 401,
-                message,
-                errors: BTreeMap::new(),
-            })
-        },
-    )
+/// Realms that a PVE without configuration knows.
+pub(super) fn realm_type(realm: &str) -> Option<&'static str> {
+    ["pam", "pve"].into_iter().find(|known| *known == realm)
 }
 
-/// Users of the scenario have no passwords: every login is refused, and tokens may not even try.
-fn no_token(call: &Call) -> Result<(), Fail> {
-    match call.who.token {
-        None => Ok(()),
-        Some(_) => Err(Fail::denied(
-            "URI '/access/ticket' not available with API token, need proper ticket.\n",
-        )),
-    }
+fn no_user(id: &str) -> Fail {
+    Fail::die(format!("no such user ('{id}')"))
 }
 
-fn may_see_user(call: &Call) -> Result<(), Fail> {
-    let state = call.sim.lock();
-    let seen = ["User.Modify", "Sys.Audit"]
+fn groups_of<'a>(state: &'a State, user: &str) -> Vec<&'a str> {
+    let of = state
+        .groups
         .iter()
-        .any(|privilege| acl::has(&state, &call.who, "/access/groups", privilege));
-    if seen { Ok(()) } else { Err(Fail::denied("")) }
+        .filter(|(_, members)| members.contains(user));
+    of.map(|(name, _)| name.as_str()).collect()
 }
 
-/// The user's own tickets (a token is no user), or User.Modify.
-fn may_manage(call: &Call) -> Result<(), Fail> {
-    let own = call.who.token.is_none() && call.who.user == call.text("userid");
-    if own || acl::has(&call.sim.lock(), &call.who, "/access/groups", "User.Modify") {
-        Ok(())
-    } else {
-        Err(Fail::denied(""))
-    }
+/// What is set of a user; unset values do not show.
+fn data(user: &User) -> Map<String, Value> {
+    let mut map = Map::new();
+    map.insert("enable".into(), json!(u8::from(user.enabled)));
+    map.insert("expire".into(), json!(user.expire));
+    let details = user.details.iter().filter(|(_, text)| !text.is_empty());
+    map.extend(details.map(|(key, text)| (key.clone(), json!(text))));
+    map
 }
 
-fn users(call: &Call) -> Answer {
+fn list(call: &Call) -> Answer {
     let state = call.sim.lock();
-    let all = ["User.Modify", "Sys.Audit"]
+    let held = |path: &str| {
+        let held = acl::privileges(&state, &call.who, path);
+        held.contains_key("User.Modify") || held.contains_key("Sys.Audit")
+    };
+    let all = held("/access/groups");
+    let known: BTreeSet<&String> = state
+        .groups
         .iter()
-        .any(|privilege| acl::has(&state, &call.who, "/access/groups", privilege));
+        .filter(|(name, _)| held(&format!("/access/groups/{name}")))
+        .flat_map(|(_, members)| members)
+        .collect();
     let own = |id: &str| call.who.token.is_none() && call.who.user == id;
-    let visible = state.users.iter().filter(|(id, _)| all || own(id));
-    let rows = visible.map(|(id, user)| {
-        let realm = id.rsplit_once('@').map_or("pam", |(_, realm)| realm);
-        json!({"userid": id, "enable": u8::from(user.enabled), "expire": 0, "realm-type": realm})
-    });
+    let wanted = call.get("enabled").map(|flag| flag == "1");
+    let rows = state
+        .users
+        .iter()
+        .filter(|(id, _)| all || own(id) || known.contains(id))
+        .filter(|(_, user)| wanted.is_none_or(|wanted| wanted == user.enabled))
+        .map(|(id, user)| {
+            let mut map = data(user);
+            if call.flag("full") {
+                map.insert("groups".into(), json!(groups_of(&state, id).join(",")));
+                if !user.tokens.is_empty() {
+                    let tokens = user
+                        .tokens
+                        .iter()
+                        .map(|(id, token)| row(id, token, Named::Yes));
+                    map.insert("tokens".into(), tokens.collect());
+                }
+            }
+            let realm = id.rsplit_once('@').map_or("", |(_, realm)| realm);
+            map.extend(realm_type(realm).map(|kind| ("realm-type".to_owned(), json!(kind))));
+            map.insert("userid".into(), json!(id));
+            Value::Object(map)
+        });
     rows.collect::<Value>().into()
 }
 
-fn account(call: &Call) -> Result<crate::state::User, Fail> {
+fn get(call: &Call) -> ApiResult {
+    let state = call.sim.lock();
     let id = call.text("userid");
-    call.sim
-        .lock()
-        .users
-        .get(id)
-        .cloned()
-        .ok_or_else(|| Fail::die(format!("no such user ('{id}')")))
+    let user = state.users.get(id).ok_or_else(|| no_user(id))?;
+    let mut map = data(user);
+    map.insert("groups".into(), json!(groups_of(&state, id)));
+    let tokens: Map<String, Value> = user
+        .tokens
+        .iter()
+        .map(|(id, token)| (id.clone(), row(id, token, Named::No)))
+        .collect();
+    let tokens = if tokens.is_empty() {
+        Value::Null
+    } else {
+        tokens.into()
+    };
+    map.insert("tokens".into(), tokens);
+    Ok(Value::Object(map).into())
 }
 
-fn row(id: &str, token: &Token) -> Value {
+/// Puts a user into groups; all of them must exist.
+fn join(state: &mut State, user: &str, groups: &str) -> Result<(), Fail> {
+    for group in schema::list(groups) {
+        let members = state.groups.get_mut(&group);
+        let members = members.ok_or_else(|| Fail::die(format!("no such group '{group}'")))?;
+        members.insert(user.to_owned());
+    }
+    Ok(())
+}
+
+fn set(call: &Call, user: &mut User) {
+    if let Some(flag) = call.get("enable") {
+        user.enabled = flag == "1";
+    }
+    if let Some(expire) = call.number("expire") {
+        user.expire = expire;
+    }
+    for key in DETAILS {
+        if let Some(text) = call.get(key) {
+            user.details.insert((*key).to_owned(), text.to_owned());
+        }
+    }
+}
+
+fn create(call: &Call) -> ApiResult {
+    let id = call.text("userid");
+    let failed = |fail: Fail| fail.within("create user failed");
+    let mut state = call.sim.lock();
+    if state.users.contains_key(id) {
+        return Err(failed(Fail::die(format!("user '{id}' already exists"))));
+    }
+    let realm = id.rsplit_once('@').map_or("", |(_, realm)| realm);
+    let mut user = User::default();
+    if let Some(password) = call.get("password") {
+        realm_type(realm)
+            .ok_or_else(|| failed(Fail::die(format!("auth domain '{realm}' does not exist"))))?;
+        user.password = Some(password.to_owned());
+    }
+    set(call, &mut user);
+    let mut changed = state.clone();
+    join(&mut changed, id, call.text("groups")).map_err(failed)?;
+    changed.users.insert(id.to_owned(), user);
+    *state = changed;
+    Ok(null())
+}
+
+fn update(call: &Call) -> ApiResult {
+    let id = call.text("userid");
+    let mut state = call.sim.lock();
+    let mut changed = state.clone();
+    if call.get("groups").is_some() && !call.flag("append") {
+        changed.groups.values_mut().for_each(|members| {
+            members.remove(id);
+        });
+    }
+    join(&mut changed, id, call.text("groups"))
+        .map_err(|fail| fail.within("update user failed"))?;
+    let user = changed
+        .users
+        .get_mut(id)
+        .ok_or_else(|| no_user(id).within("update user failed"))?;
+    set(call, user);
+    *state = changed;
+    Ok(null())
+}
+
+fn delete(call: &Call) -> ApiResult {
+    let id = call.text("userid");
+    let mut state = call.sim.lock();
+    state.users.remove(id);
+    state.groups.values_mut().for_each(|members| {
+        members.remove(id);
+    });
+    let tokens = format!("{id}!");
+    state
+        .acl
+        .retain(|entry| entry.subject != id && !entry.subject.starts_with(&tokens));
+    Ok(null())
+}
+
+/// Whether a token's row names it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Yes,
+    No,
+}
+
+fn row(id: &str, token: &Token, named: Named) -> Value {
     let mut map = Map::new();
-    map.insert("tokenid".into(), json!(id));
+    if named == Named::Yes {
+        map.insert("tokenid".into(), json!(id));
+    }
     map.insert("privsep".into(), json!(u8::from(token.privsep)));
     map.insert("expire".into(), json!(token.expire));
     if let Some(comment) = &token.comment {
@@ -156,111 +219,107 @@ fn row(id: &str, token: &Token) -> Value {
     Value::Object(map)
 }
 
-fn user(call: &Call) -> ApiResult {
-    let account = account(call)?;
-    let tokens: Map<String, Value> = account
+fn list_tokens(call: &Call) -> ApiResult {
+    let state = call.sim.lock();
+    let id = call.text("userid");
+    let user = state.users.get(id).ok_or_else(|| no_user(id))?;
+    let rows = user
         .tokens
         .iter()
-        .map(|(id, token)| (id.clone(), row(id, token)))
-        .collect();
-    let state = call.sim.lock();
-    let groups: Vec<&String> = state
-        .groups
-        .iter()
-        .filter(|(_, m)| m.contains(call.text("userid")))
-        .map(|(name, _)| name)
-        .collect();
-    Ok(json!({"enable": u8::from(account.enabled), "expire": 0, "groups": groups, "tokens": tokens}).into())
+        .map(|(id, token)| row(id, token, Named::Yes));
+    Ok(rows.collect::<Value>().into())
 }
 
-fn tokens(call: &Call) -> ApiResult {
-    let rows = account(call)?.tokens;
-    Ok(rows
-        .iter()
-        .map(|(id, token)| row(id, token))
-        .collect::<Value>()
-        .into())
+/// `check_token_exist`, then the code.
+fn with_token<T: Into<Answer>>(call: &Call, code: impl FnOnce(&str, &mut Token) -> T) -> ApiResult {
+    let (user, id) = (call.text("userid"), call.text("tokenid"));
+    let mut state = call.sim.lock();
+    let account = state.users.get_mut(user).ok_or_else(|| no_user(user))?;
+    let token = account.tokens.get_mut(id);
+    let token =
+        token.ok_or_else(|| Fail::die(format!("no such token '{id}' for user '{user}'")))?;
+    Ok(code(id, token).into())
 }
 
 fn add_token(call: &Call) -> ApiResult {
     let (user, id) = (call.text("userid"), call.text("tokenid"));
-    account(call)?;
     let secret = call.sim.uuid();
+    let mut state = call.sim.lock();
+    let account = state.users.get_mut(user).ok_or_else(|| no_user(user))?;
+    if account.tokens.contains_key(id) {
+        return Err(Fail::param("tokenid", "Token already exists."));
+    }
+    let comment = call.get("comment").filter(|text| !text.is_empty());
     let token = Token {
         secret: secret.clone(),
         privsep: call.get("privsep") != Some("0"),
         expire: call.number("expire").unwrap_or(0),
-        comment: call.get("comment").map(str::to_owned),
+        comment: comment.map(str::to_owned),
     };
+    account.tokens.insert(id.to_owned(), token);
+    // What was given comes back as it was given: as text.
     let mut info = Map::new();
-    info.insert(
-        "privsep".into(),
-        json!(if token.privsep { "1" } else { "0" }),
+    let privsep = call.get("privsep").map_or(json!(1), |flag| json!(flag));
+    info.insert("privsep".into(), privsep);
+    info.extend(
+        call.get("expire")
+            .map(|time| ("expire".to_owned(), json!(time))),
     );
-    if let Some(comment) = &token.comment {
-        info.insert("comment".into(), json!(comment));
-    }
-    let mut state = call.sim.lock();
-    let tokens = state.users.get_mut(user).map(|account| &mut account.tokens);
-    if let Some(tokens) = tokens {
-        if tokens.contains_key(id) {
-            return Err(Fail::param("tokenid", "Token already exists."));
-        }
-        tokens.insert(id.to_owned(), token);
-    }
+    info.extend(comment.map(|text| ("comment".to_owned(), json!(text))));
     Ok(json!({"full-tokenid": format!("{user}!{id}"), "info": info, "value": secret}).into())
 }
 
-fn remove_token(call: &Call) -> ApiResult {
-    let (user, id) = (call.text("userid"), call.text("tokenid"));
-    let mut state = call.sim.lock();
-    let removed = state
-        .users
-        .get_mut(user)
-        .and_then(|account| account.tokens.remove(id));
-    let subject = format!("{user}!{id}");
-    state.acl.retain(|entry| entry.subject != subject);
-    removed
-        .map(|_| null())
-        .ok_or_else(|| Fail::die(format!("no such token '{id}' for user '{user}'")))
-}
-
-fn change_acl(call: &Call) -> ApiResult {
-    let path = call.text("path");
-    let list = |name: &str| -> Vec<String> {
-        let text = call.get(name).unwrap_or_default();
-        text.split([',', ';', ' '])
-            .filter(|item| !item.is_empty())
-            .map(str::to_owned)
-            .collect()
-    };
-    let mut state = call.sim.lock();
-    acl::need_all(&state, &call.who, path, &["Permissions.Modify"])?;
-    if !acl::is_acl_path(path) {
-        return Err(Fail::param("path", format!("invalid ACL path '{path}'")));
-    }
-    let failed = |text: String| Fail::die(format!("ACL update failed: {text}"));
-    let mut subjects = list("users");
-    subjects.extend(list("tokens"));
-    subjects.extend(list("groups").iter().map(|group| format!("@{group}")));
-    for role in list("roles") {
-        if acl::role(&state, &role).is_none() {
-            return Err(failed(format!("role '{role}' does not exist")));
+fn update_token(call: &Call) -> ApiResult {
+    let deleted = schema::list(call.text("delete"));
+    let secret = call.flag("regenerate").then(|| call.sim.uuid());
+    let unknown = deleted.iter().find(|key| *key != "comment").cloned();
+    let full = format!("{}!{}", call.text("userid"), call.text("tokenid"));
+    with_token(call, |id, token| {
+        if unknown.is_some() {
+            return Value::Null;
         }
-        for subject in &subjects {
-            state.acl.retain(|entry| {
-                entry.path != path || entry.subject != *subject || entry.role != role
-            });
-            if !call.flag("delete") {
-                let propagate = call.get("propagate") != Some("0");
-                state.acl.push(AclEntry {
-                    path: path.to_owned(),
-                    subject: subject.clone(),
-                    role: role.clone(),
-                    propagate,
-                });
+        if let Some(flag) = call.get("privsep") {
+            token.privsep = flag == "1";
+        }
+        if let Some(expire) = call.number("expire") {
+            token.expire = expire;
+        }
+        if let Some(text) = call.get("comment") {
+            token.comment = Some(text.to_owned());
+        }
+        let empty = token.comment.as_deref() == Some("");
+        if empty || deleted.iter().any(|key| key == "comment") {
+            token.comment = None;
+        }
+        let mut shown = row(id, token, Named::No);
+        if let Some(map) = shown.as_object_mut() {
+            for key in ["privsep", "expire"] {
+                map.extend(call.get(key).map(|text| (key.to_owned(), json!(text))));
+            }
+            if let Some(secret) = &secret {
+                token.secret.clone_from(secret);
+                map.insert("value".into(), json!(secret));
+                map.insert("full-tokenid".into(), json!(full));
             }
         }
+        shown
+    })
+    .and_then(|answer| match &unknown {
+        Some(key) => Err(Fail::param("delete", format!("unknown option '{key}'"))
+            .within("updating token info failed")),
+        None => Ok(answer),
+    })
+}
+
+/// Lines of the list for a token that is gone are dropped when PVE reads them next.
+fn remove_token(call: &Call) -> ApiResult {
+    let (user, id) = (call.text("userid"), call.text("tokenid"));
+    with_token(call, |_, _| Value::Null)?;
+    let mut state = call.sim.lock();
+    if let Some(account) = state.users.get_mut(user) {
+        account.tokens.remove(id);
     }
+    let subject = format!("{user}!{id}");
+    state.acl.retain(|entry| entry.subject != subject);
     Ok(null())
 }

@@ -31,7 +31,7 @@ fn add(params: &mut RawParams, key: String, value: String) {
             params.insert(key, Raw::Array(list))
         }
         Some(Raw::Text(first)) => params.insert(key, Raw::Array(vec![first, value])),
-        Some(Raw::Object) => params.insert(key, Raw::Object),
+        Some(other) => params.insert(key, other),
     };
 }
 
@@ -44,17 +44,19 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// Decodes a JSON object; the error is Perl's text (its parser's details are not imitated).
+/// Decodes a JSON object; the error is Perl's text.
 pub(crate) fn decode_json(body: &[u8]) -> Result<RawParams, String> {
-    let perl =
-        |text: &str| format!("{text} at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 902.\n");
+    let perl = |text: &str, line: u32| {
+        format!("{text} at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line {line}.\n")
+    };
     let map = match serde_json::from_slice(body) {
         Ok(Value::Object(map)) => map,
-        Ok(_) => return Err(perl("Not a HASH reference")),
+        Ok(_) => return Err(perl("Not a HASH reference", 978)),
         Err(_) => {
-            return Err(perl(
-                "malformed JSON string, neither tag, array, object, number, string or atom,",
-            ));
+            let text = String::from_utf8_lossy(body);
+            let complaint = super::perl_json::complaint(&text);
+            let other = "malformed UTF-8 character in JSON string".to_owned();
+            return Err(perl(&complaint.unwrap_or(other), 934));
         }
     };
     let mut params = RawParams::new();
@@ -63,6 +65,7 @@ pub(crate) fn decode_json(body: &[u8]) -> Result<RawParams, String> {
             Value::Null => continue,
             Value::Array(items) => Raw::Array(items.iter().filter_map(scalar).collect()),
             Value::Object(_) => Raw::Object,
+            Value::Bool(flag) => Raw::Bool(*flag),
             other => Raw::Text(scalar(other).unwrap_or_default()),
         };
         params.insert(key, raw);

@@ -2,6 +2,7 @@
 //! phrases, 401 without `Content-Length`, connections that end after an error or without any answer.
 
 pub(crate) mod form;
+mod perl_json;
 pub(crate) mod server;
 pub(crate) mod tls;
 pub(crate) mod wire;
@@ -19,6 +20,8 @@ pub(crate) struct Request {
     pub(crate) query: RawParams,
     pub(crate) authorization: Option<String>,
     pub(crate) cookie: Option<String>,
+    /// `CSRFPreventionToken`.
+    pub(crate) csrf: Option<String>,
     pub(crate) content_type: Option<String>,
     pub(crate) chunked: bool,
     pub(crate) body: Vec<u8>,

@@ -185,6 +185,7 @@ fn parse_head(head: &str) -> Result<(Request, usize), Fail> {
         query: form::decode(query),
         authorization: find("authorization"),
         cookie: find("cookie"),
+        csrf: find("csrfpreventiontoken"),
         content_type: find("content-type"),
         chunked: find("transfer-encoding").is_some(),
         body: Vec::new(),

@@ -1,5 +1,6 @@
 //! What the simulated cluster consists of. Plain data (it is also the scenario format); must not know HTTP, clocks or hardware.
 
+mod guest;
 mod ha;
 mod storage;
 mod vm;
@@ -8,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use guest::Guest;
 pub use ha::{Ha, HaRule};
 pub use storage::{Storage, StorageKind, Volume};
 pub(crate) use storage::{suffix_format, volume_owner};
@@ -29,6 +31,9 @@ pub struct State {
     /// Users by `name@realm`; `root@pam` always exists.
     pub users: BTreeMap<String, User>,
     pub groups: BTreeMap<String, BTreeSet<String>>,
+    /// Comments of groups.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub group_comments: BTreeMap<String, String>,
     /// Roles besides the built-in ones.
     pub roles: BTreeMap<String, BTreeSet<String>>,
     pub acl: Vec<AclEntry>,
@@ -47,6 +52,8 @@ pub struct Node {
     /// Whether this node has quorum; `None`: as the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quorate: Option<bool>,
+    /// As systemd knows it; `null`: the host has no systemd to ask.
+    pub timezone: Option<String>,
 }
 
 impl Default for Node {
@@ -55,6 +62,7 @@ impl Default for Node {
             ip: "10.99.0.1".to_owned(),
             health: Health::Online,
             quorate: None,
+            timezone: Some("Etc/UTC".to_owned()),
         }
     }
 }
@@ -102,6 +110,14 @@ pub struct Pool {
 #[serde(default, deny_unknown_fields)]
 pub struct User {
     pub enabled: bool,
+    /// Seconds since 1970; 0 never.
+    pub expire: u64,
+    /// For logins; `None`: none fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// `firstname`, `lastname`, `email`, `comment`, `keys`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub details: BTreeMap<String, String>,
     /// Tokens by id (the part after `!`).
     pub tokens: BTreeMap<String, Token>,
 }
@@ -110,6 +126,9 @@ impl Default for User {
     fn default() -> Self {
         Self {
             enabled: true,
+            expire: 0,
+            password: None,
+            details: BTreeMap::new(),
             tokens: BTreeMap::new(),
         }
     }
@@ -158,13 +177,6 @@ impl State {
         self.pools
             .iter()
             .find(|(_, pool)| pool.vms.contains(&vmid))
-            .map(|(name, _)| name.as_str())
-    }
-
-    pub(crate) fn pool_of_storage(&self, storage: &str) -> Option<&str> {
-        self.pools
-            .iter()
-            .find(|(_, pool)| pool.storages.contains(storage))
             .map(|(name, _)| name.as_str())
     }
 }

@@ -1,6 +1,6 @@
 //! Storages and their volumes: types, name rules, paths.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,9 @@ pub struct Storage {
     pub total: u64,
     /// Bytes that something else uses.
     pub used: u64,
+    /// Further options of the definition, kept as they were given.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
 }
 
 impl Default for Storage {
@@ -41,6 +44,7 @@ impl Default for Storage {
             thinpool: String::new(),
             total: 270_553_174_016,
             used: 34_439_151_616,
+            options: BTreeMap::new(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
-use super::VmNumber;
+use super::{Guest, VmNumber};
 use crate::units;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -32,10 +32,17 @@ pub struct Vm {
     pub ejecting: BTreeSet<String>,
     /// Seconds since 1970.
     pub started: u64,
+    /// What its guest agent says.
+    #[serde(skip_serializing_if = "untold")]
+    pub guest: Guest,
     /// QEMU's process: another one after each start.
     pub pid: u32,
     /// Faults of this VM's QEMU and guest.
     pub faults: VmFaults,
+}
+
+fn untold(guest: &Guest) -> bool {
+    *guest == Guest::default()
 }
 
 /// A disk as QEMU has it.

@@ -94,6 +94,7 @@ impl World {
             query: form::decode(query),
             authorization: (!who.is_empty()).then(|| format!("PVEAPIToken={who}={SECRET}")),
             cookie: None,
+            csrf: None,
             content_type: Some("application/x-www-form-urlencoded".to_owned()),
             chunked: false,
             body: body
