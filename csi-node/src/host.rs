@@ -6,16 +6,15 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use nix::mount::MsFlags;
-use pve_model::ids::ParseIdError;
 use pve_model::size::Bytes;
 use pve_model::wwn::Wwn;
 
+pub use crate::device_number::DeviceNumber;
 pub use crate::host_error::HostError;
 use crate::mountinfo::Mount;
 
@@ -25,15 +24,6 @@ pub const BLOCK: usize = 4096;
 
 /// How sysfs writes the kind of a WWN before its digits.
 const NAA: &str = "naa.";
-
-/// `major:minor` of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceNumber {
-    /// Which driver.
-    pub major: u64,
-    /// Which of its devices.
-    pub minor: u64,
-}
 
 /// A whole disk as sysfs shows it (`/sys/block/<name>`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -277,27 +267,6 @@ pub trait Host: fmt::Debug + Send + Sync + 'static {
     async fn usage(&self, path: &Path) -> Result<Usage, HostError>;
     /// The VM's UUID as its firmware says it.
     async fn firmware_uuid(&self) -> Result<String, HostError>;
-}
-
-// === impl DeviceNumber ===
-
-impl FromStr for DeviceNumber {
-    type Err = ParseIdError;
-
-    fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        let bad = || ParseIdError("device number");
-        let (major, minor) = text.split_once(':').ok_or_else(bad)?;
-        Ok(Self {
-            major: major.parse().map_err(|_| bad())?,
-            minor: minor.parse().map_err(|_| bad())?,
-        })
-    }
-}
-
-impl fmt::Display for DeviceNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.major, self.minor)
-    }
 }
 
 // === impl Disk ===

@@ -6,6 +6,7 @@
 //! sysfs, or from its own Node object.
 
 pub mod device;
+mod device_number;
 pub mod error;
 pub mod expand;
 pub mod ext4;
@@ -16,6 +17,8 @@ pub mod linux_host;
 pub mod mounted;
 pub mod mountinfo;
 pub mod mountopts;
+#[cfg(any(test, fuzzing))]
+pub mod oracles;
 pub mod place;
 pub mod publish;
 pub mod registration;

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use crate::host::DeviceNumber;
+use crate::device_number::DeviceNumber;
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -51,6 +51,14 @@ pub fn volume_id(text: &str) {
     );
     let file = id.disk.file_name();
     assert!(file.starts_with(&format!("vm-{}-", id.disk.owner())) && !file.contains('/'));
+    let stem = id.disk.format().map_or(file.as_str(), |format| {
+        file.strip_suffix(format.as_str())
+            .and_then(|stem| stem.strip_suffix('.'))
+            .unwrap_or("")
+    });
+    // On lvmthin the deletion of `a` takes everything along that looks like a snapshot of it: `a_b`.
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    assert!(!stem.is_empty() && stem.bytes().all(plain), "{stem:?}");
     assert!((100..=999_999_999).contains(&id.disk.owner().get()));
     assert_eq!(
         id.volid().split_once(':'),
