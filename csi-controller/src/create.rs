@@ -283,7 +283,10 @@ impl Creation<'_> {
             Err(error) => return Err(Error::pve("making a disk")(error)),
         };
         match disk::look(self.region, &volume).await {
-            Ok(Presence::Present(info)) if new => self.fitting(volume, info).await,
+            Ok(Presence::Present(info)) if new => {
+                self.region.guests.witness.made(volume.volid());
+                self.fitting(volume, info).await
+            }
             Ok(Presence::Present(info)) => Ok(Attempt::Made(volume, info)),
             Ok(Presence::Absent) => Err(Error::Contradiction(format!("{volume} is not there"))),
             Err(source) => Err(Error::Unsettled { doing, source }),
@@ -344,6 +347,7 @@ impl Creation<'_> {
                 info.size
             )));
         }
+        self.region.guests.sizes.saw(&volume.volid(), info.size);
         let place = |pve_node| Place {
             region: self.region.name.clone(),
             pve_node,

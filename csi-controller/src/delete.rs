@@ -30,6 +30,8 @@ pub async fn delete(region: &RegionContext, volume: &VolumeId) -> Result<(), Err
     for guest in &survey.snapshotted {
         not_in_snapshots(region, volume, guest).await?;
     }
+    region.guests.sizes.forget(&volume.volid());
+    region.guests.witness.removed(&volume.volid());
     match (disk::remove(region, volume).await, &volume.pve_node) {
         (Err(error), Some(host)) if names_no_host(&error) && has_left(region, host).await? => {
             tracing::info!(pve.node = %host, "the host has left the PVE cluster, its disks with it");

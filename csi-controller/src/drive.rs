@@ -5,7 +5,7 @@
 use std::cmp::min;
 
 use pve_client::Drive;
-use pve_model::{Parameters, Slot, VolumeId, Wwn};
+use pve_model::{Bytes, Parameters, Slot, VolumeId, Wwn};
 use pve_runtime::config::StoragePolicy;
 
 use crate::error::Error;
@@ -96,12 +96,12 @@ impl Wish {
         self.wwn
     }
 
-    /// The row of the config once it is written to that slot; PVE fills the size in.
-    pub fn row(&self, slot: Slot) -> Row {
+    /// The row of the config once it is written to that slot. PVE fills the size in; ours is a least size.
+    pub fn row(&self, slot: Slot, size: Option<Bytes>) -> Row {
         let seat = Seat {
             volid: self.volid.clone(),
             wwn: Some(self.wwn),
-            size: None,
+            size,
             read_only: self.read_only == ReadOnly::Yes,
         };
         Row {

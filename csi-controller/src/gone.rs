@@ -3,6 +3,7 @@
 
 use pve_client::VmidState;
 use pve_model::{Uuid, VmId};
+use pve_runtime::config::Fenced;
 
 use crate::error::Error;
 use crate::region::RegionContext;
@@ -74,7 +75,38 @@ pub async fn prove_unlisted(
         asked,
         control,
     };
-    conclude(judge(evidence), vmid, None)
+    conclude(judge(evidence), vmid, None)?;
+    vmid.into_iter()
+        .for_each(|vmid| region.guests.witness.gone(vmid));
+    Ok(())
+}
+
+/// As [`prove_unlisted`], of the VM that had this identity: the operator may have stated that it is gone.
+pub async fn prove(
+    region: &RegionContext,
+    (vmid, uuid): (Option<VmId>, Option<&Uuid>),
+    visible: Option<VmId>,
+) -> Result<(), Error> {
+    let Err(error) = prove_unlisted(region, vmid, visible).await else {
+        return Ok(());
+    };
+    let (Error::VmInvisible(text), Some(vmid), Some(uuid)) = (&error, vmid, uuid) else {
+        return Err(error);
+    };
+    let what = Fenced::Gone {
+        vmid,
+        uuid: uuid.clone(),
+    };
+    match region.fences.find(&region.name, &what) {
+        Some(fence) => {
+            region.fences.used(&fence, text);
+            Ok(())
+        }
+        None => Err(Error::VmInvisible(format!(
+            "{text}; if it is certainly gone: pvectl fence --gone {what} --region {}",
+            region.name
+        ))),
+    }
 }
 
 /// Turns a verdict into the answer of an RPC that would end well if the VM is gone.

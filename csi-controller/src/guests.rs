@@ -16,7 +16,9 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::sightings::Sightings;
+use crate::sizes::Sizes;
 use crate::slots::Memory;
+use crate::witness::Witness;
 
 /// Notes beyond which all are dropped; VMIDs come and go with each rollout of a tenant's workers.
 const MAX_NOTES: usize = 4096;
@@ -52,6 +54,10 @@ impl NodeHints for NoHints {
 pub struct Guests {
     /// Workers that were seen.
     pub sightings: Sightings,
+    /// Sizes of disks that were seen.
+    pub sizes: Sizes,
+    /// What was seen of VMs and done to them, for when they can't be asked.
+    pub witness: Witness,
     hints: Arc<dyn NodeHints>,
     vms: KeyedLock<VmId>,
     hosts: KeyedLock<PveNode>,
@@ -82,6 +88,8 @@ impl Guests {
     pub fn new(hints: Arc<dyn NodeHints>) -> Self {
         Self {
             sightings: Sightings::default(),
+            witness: Witness::default(),
+            sizes: Sizes::default(),
             hints,
             vms: KeyedLock::default(),
             hosts: KeyedLock::default(),

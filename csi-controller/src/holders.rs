@@ -3,19 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use futures_util::{StreamExt, stream};
 use pve_client::{ApiError, ErrorKind, GuestKind, VmEntry, VmPending};
-use pve_model::{PoolId, PveNode, Uuid, VmId, VolumeId};
-use tokio::time::{Duration, Instant, timeout_at};
+use pve_model::{DiskName, PoolId, PveNode, Uuid, VmId, VolumeId};
+use tokio::time::{Duration, Instant};
 
+use crate::asking::{self, Answer};
 use crate::error::Error;
 use crate::gone;
 use crate::inventory::{Census, Freshness};
 use crate::region::RegionContext;
-use crate::vm;
+use crate::silent;
 
-/// Configs that are read at the same time: `GET …/pending` occupies no worker of PVE, but a connection.
-const PARALLEL: usize = 8;
 /// Without them on the pool an empty list says nothing.
 const SIGHT: [&str; 2] = ["Pool.Audit", "VM.Audit"];
 
@@ -88,9 +86,9 @@ pub struct Survey {
     pub unseen: Option<Error>,
 }
 
-/// The VMs that hold the volume, except one that is not read. A VM that could hold it and can't be read, a worker that
-/// was seen earlier and is neither in sight nor proved gone, and a pool that can't be seen are
-/// [`Error::HolderUnknown`]. Requests: one list (shared), one read per VM that could reach the storage; without any
+/// The VMs that hold the volume, except one that is not read. A VM that could hold it and can't be read, unless what we
+/// know excludes it, a worker that was seen earlier and is neither in sight nor proved gone, and a pool that can't be seen
+/// are [`Error::HolderUnknown`]. Requests: one list (shared), one read per VM that could reach the storage; without any
 /// worker in sight one about the token's rights.
 pub async fn find(
     region: &RegionContext,
@@ -111,34 +109,123 @@ pub async fn survey(
     term: Term,
 ) -> Result<Survey, Error> {
     let census = region.inventory.vms(Freshness::Since(term.begun)).await?;
-    let mut survey = Survey::default();
-    let mut moved = Vec::new();
+    let mut look = Look {
+        region,
+        volume,
+        deadline: term.deadline,
+        survey: Survey::default(),
+        moved: Vec::new(),
+        silent: Vec::new(),
+    };
     let suspects = suspects(&census, volume, except)?;
-    read(region, suspects, term.deadline, |guest, read| match read {
-        Ok(pending) => {
-            survey.add(guest, pending, volume);
-            Ok(())
-        }
-        // It moved, ended, or was taken from our sight since the list was made.
-        Err(error)
-            if matches!(
-                error.kind,
-                ErrorKind::Absent | ErrorKind::PermissionDenied { .. }
-            ) =>
-        {
-            moved.push(guest.clone());
-            Ok(())
-        }
-        Err(error) => Err(unknown(guest, error)),
-    })
-    .await?;
-    if !moved.is_empty() {
-        follow(region, volume, &moved, (&mut survey, term.deadline)).await?;
-    }
-    survey.unseen = all_seen(region, &census, home(&census, volume)).await.err();
+    let order = silent::order(region, &census, suspects, term);
+    look.silent = order.silent;
+    look.at(order.now).await?;
+    let (later, silent) = order.later.into_iter().partition(|guest| {
+        let silence = region.guests.witness.silence(&guest.pve_node);
+        silence.is_none_or(|silence| silence.asked < term.begun)
+    });
+    look.silent.extend::<Vec<_>>(silent);
+    look.at(later).await?;
+    look.follow().await?;
+    tell_of_doubles(region, term);
+    let seen = match silent::judge(region, volume, &look.silent) {
+        Ok(()) => all_seen(region, &census, home(&census, volume)).await,
+        unseen => unseen,
+    };
+    let mut survey = look.survey;
+    survey.unseen = seen.err();
     match survey.unseen {
         Some(unseen) if survey.holders.is_empty() => Err(unseen),
         _ => Ok(survey),
+    }
+}
+
+/// A look at VMs for one volume.
+struct Look<'a> {
+    region: &'a RegionContext,
+    volume: &'a VolumeId,
+    deadline: Instant,
+    survey: Survey,
+    /// Their config was not where the list said.
+    moved: Vec<VmEntry>,
+    /// Their host does not answer.
+    silent: Vec<VmEntry>,
+}
+
+impl Look<'_> {
+    async fn at(&mut self, guests: Vec<VmEntry>) -> Result<(), Error> {
+        let (region, deadline) = (self.region, self.deadline);
+        asking::read(region, guests, deadline, |answer| self.take(answer)).await
+    }
+
+    fn take(&mut self, answer: Answer) -> Result<(), Error> {
+        let Answer {
+            guest,
+            read,
+            silent,
+        } = answer;
+        match read {
+            Ok(pending) => self.survey.add(&guest, &pending, self.volume),
+            Err(_) if silent => self.silent.push(guest),
+            // It moved, ended, or was taken from our sight since the list was made.
+            Err(error)
+                if matches!(
+                    error.kind,
+                    ErrorKind::Absent | ErrorKind::PermissionDenied { .. }
+                ) =>
+            {
+                self.moved.push(guest);
+            }
+            Err(error) => return Err(unknown(&guest, &error)),
+        }
+        Ok(())
+    }
+
+    /// Reads VMs again whose config was not where the list said.
+    async fn follow(&mut self) -> Result<(), Error> {
+        let moved = std::mem::take(&mut self.moved);
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let region = self.region;
+        let newer = Freshness::Since(Instant::now());
+        let census = region.inventory.vms(newer).await?;
+        let mut there = Vec::new();
+        for guest in &moved {
+            if let Some(guest) = census.get(guest.vmid) {
+                there.push(guest.clone());
+            } else {
+                let visible = census.guests.keys().next().copied();
+                gone::prove_unlisted(region, Some(guest.vmid), visible).await?;
+            }
+        }
+        self.at(there).await?;
+        match self.moved.first() {
+            None => Ok(()),
+            Some(guest) => Err(Error::HolderUnknown(format!(
+                "VM {} on {} is listed there and can't be read: it moves, or the token lacks VM.Audit",
+                guest.vmid, guest.pve_node
+            ))),
+        }
+    }
+}
+
+/// A host that comes back brings back what its VMs had, which may have been attached elsewhere meanwhile.
+fn tell_of_doubles(region: &RegionContext, term: Term) {
+    for (volid, vms) in region.guests.witness.in_two(term.begun) {
+        let disk = volid
+            .split_once(':')
+            .and_then(|(_, disk)| disk.parse::<DiskName>().ok());
+        if disk.is_some_and(|disk| region.policy.is_owner(disk.owner())) {
+            tracing::error!(
+                region = %region.name,
+                volid,
+                ?vms,
+                "the disk is in more than one VM: nothing is done about it; stop its use in all but one of them and take it out \
+                 of their configs"
+            );
+        }
     }
 }
 
@@ -154,12 +241,13 @@ async fn all_seen(
         if !reaches(host, &guest) {
             continue;
         }
-        match gone::prove_unlisted(region, Some(guest.vmid), visible).await {
+        let uuid = region.guests.witness.uuid(guest.vmid);
+        match gone::prove(region, (Some(guest.vmid), uuid.as_ref()), visible).await {
             Ok(()) => region.guests.sightings.gone(guest.vmid),
             Err(error) => {
                 return Err(Error::HolderUnknown(format!(
                     "VM {} on {} was a worker and is not in sight any more ({error}): put it back into the pool {pool}, \
-                     or see to it that it has none of the tenant's disks and restart the controller",
+                     or see to it that it has none of the tenant's disks before it counts as gone",
                     guest.vmid, guest.pve_node
                 )));
             }
@@ -193,31 +281,17 @@ impl Survey {
     }
 }
 
-/// Reads the configs of guests, several at a time, remembers their UUIDs and gives each to `judge`, at whose first error
-/// the rest is dropped: a host that hangs answers after 30 s, for every VM on it.
+/// Reads the configs of guests, several at a time, and gives each to `judge`, at whose first error the rest is dropped.
 pub async fn read(
     region: &RegionContext,
     guests: Vec<VmEntry>,
     deadline: Instant,
     mut judge: impl FnMut(&VmEntry, &Result<VmPending, ApiError>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let client = region.client.clone();
-    let read = move |guest: VmEntry| {
-        let client = client.clone();
-        async move {
-            let read = client.vm_pending(&vm::at(&guest)).await;
-            (guest, read)
-        }
-    };
-    let mut answers = stream::iter(guests).map(read).buffer_unordered(PARALLEL);
-    let late = |_| Error::HolderUnknown("not all VMs could be read in time".to_owned());
-    while let Some((guest, read)) = timeout_at(deadline, answers.next()).await.map_err(late)? {
-        if let Ok(pending) = &read {
-            region.inventory.note(&guest, pending.smbios_uuid());
-        }
-        judge(&guest, &read)?;
-    }
-    Ok(())
+    asking::read(region, guests, deadline, |answer| {
+        judge(&answer.guest, &answer.read)
+    })
+    .await
 }
 
 /// The one host whose VMs can have the disk: none if other hosts may reach it too. What the handle says is not enough, its
@@ -243,7 +317,7 @@ pub async fn unambiguous(
     })
 }
 
-/// The VMs that could hold the volume, by the list that this RPC has read; no config is read.
+/// The VMs that could hold the volume and can be asked, by the list that this RPC has read; no config is read.
 pub async fn candidates(
     region: &RegionContext,
     volume: &VolumeId,
@@ -251,7 +325,9 @@ pub async fn candidates(
     term: Term,
 ) -> Result<Vec<VmEntry>, Error> {
     let census = region.inventory.vms(Freshness::Since(term.begun)).await?;
-    suspects(&census, volume, except)
+    let mut suspects = suspects(&census, volume, except)?;
+    suspects.retain(|guest| !silent::known(region, &census, &guest.pve_node, term));
+    Ok(suspects)
 }
 
 /// The VMs that could hold the volume: those of the host that has it, of all hosts if it is shared. Their pool and
@@ -283,34 +359,6 @@ fn reaches(host: Option<&PveNode>, guest: &VmEntry) -> bool {
     host.is_none_or(|host| *host == guest.pve_node)
 }
 
-/// Reads workers again whose config was not where the list said.
-async fn follow(
-    region: &RegionContext,
-    volume: &VolumeId,
-    moved: &[VmEntry],
-    (survey, deadline): (&mut Survey, Instant),
-) -> Result<(), Error> {
-    let census = region
-        .inventory
-        .vms(Freshness::Since(Instant::now()))
-        .await?;
-    let mut there = Vec::new();
-    for guest in moved {
-        if let Some(guest) = census.get(guest.vmid) {
-            there.push(guest.clone());
-        } else {
-            let visible = census.guests.keys().next().copied();
-            gone::prove_unlisted(region, Some(guest.vmid), visible).await?;
-        }
-    }
-    read(region, there, deadline, |guest, read| {
-        let pending = read.as_ref().map_err(|error| unknown(guest, error))?;
-        survey.add(guest, pending, volume);
-        Ok(())
-    })
-    .await
-}
-
 /// What a VM that was read has of the volume.
 pub fn holder(guest: &VmEntry, pending: &VmPending, volume: &VolumeId) -> Option<Holder> {
     let mut keys = pending.keys_of(&volume.volid());
@@ -323,6 +371,7 @@ pub fn holder(guest: &VmEntry, pending: &VmPending, volume: &VolumeId) -> Option
     })
 }
 
-fn unknown(guest: &VmEntry, error: &ApiError) -> Error {
+/// A VM whose config can't be read may hold anything.
+pub fn unknown(guest: &VmEntry, error: &ApiError) -> Error {
     Error::HolderUnknown(format!("VM {} on {}: {error}", guest.vmid, guest.pve_node))
 }

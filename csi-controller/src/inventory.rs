@@ -41,6 +41,8 @@ pub struct Census {
     pub shared: BTreeMap<StorageId, bool>,
     /// The storages that are seen, once per host, with their free space of up to 10 s ago.
     pub storages: Vec<StorageEntry>,
+    /// The hosts that PVE takes for dead: a hint.
+    pub offline: BTreeSet<PveNode>,
 }
 
 /// The guests of one region.
@@ -123,6 +125,7 @@ impl Inventory {
                 undecodable: seen.guests.undecodable,
                 shared,
                 storages,
+                offline: seen.offline,
             })
         });
         if let Ok(census) = &outcome {
@@ -247,6 +250,7 @@ mod tests {
             undecodable: 0,
             shared: BTreeMap::new(),
             storages: Vec::new(),
+            offline: BTreeSet::new(),
         }
     }
 

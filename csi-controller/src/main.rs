@@ -15,6 +15,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+use pve_csi_controller::fences::{FenceMetrics, Fences};
 use pve_csi_controller::health::{self, Health};
 use pve_csi_controller::identity::IdentityService;
 use pve_csi_controller::refusals::Refusals;
@@ -23,6 +24,7 @@ use pve_csi_controller::service::ControllerService;
 use pve_csi_controller::tenant::TenantNodes;
 use pve_model::topology::DEFAULT_DRIVER_NAME;
 use pve_runtime::admin::Admin;
+use pve_runtime::config::FENCES_FILE;
 use pve_runtime::rpc::RpcLayer;
 use pve_runtime::telemetry::{self, LogFormat};
 use pve_runtime::{KeyedLock, RpcMetrics, Socket, Work, process, server};
@@ -50,6 +52,10 @@ struct Arguments {
     /// The operator's policy file; by default `policy.yaml` beside the config.
     #[arg(long)]
     policy: Option<PathBuf>,
+    /// What the operator states of hosts and VMs that can't be asked, as `pvectl fence` writes it; by default `fences.yaml`
+    /// beside the config. It need not be there.
+    #[arg(long)]
+    fences: Option<PathBuf>,
     /// How to reach the tenant's API server, only to understand node ids of the former driver.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
@@ -81,6 +87,7 @@ struct Telemetry {
     pve: pve_client::Metrics,
     volumes: KeyedLock<String>,
     refusals: Refusals,
+    fences: FenceMetrics,
 }
 
 fn main() -> ExitCode {
@@ -148,9 +155,15 @@ async fn configured(arguments: &Arguments, telemetry: &Telemetry) -> anyhow::Res
         policy: arguments.policy.clone(),
         metrics: telemetry.pve.clone(),
         tenant,
+        fences: Fences::at(fence_file(arguments), telemetry.fences.clone()),
     };
     let driver = Arc::new(source.load()?);
     Ok((source, driver))
+}
+
+fn fence_file(arguments: &Arguments) -> PathBuf {
+    let beside = || arguments.cloud_config.with_file_name(FENCES_FILE);
+    arguments.fences.clone().unwrap_or_else(beside)
 }
 
 async fn run(
@@ -234,12 +247,14 @@ impl Telemetry {
         let rpc = RpcLayer::new(RpcMetrics::register(metrics));
         let pve = pve_client::Metrics::register(metrics);
         let refusals = Refusals::register(metrics);
+        let fences = FenceMetrics::register(metrics);
         Self {
             registry,
             rpc,
             pve,
             volumes: KeyedLock::new(volume),
             refusals,
+            fences,
         }
     }
 }

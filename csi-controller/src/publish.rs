@@ -15,7 +15,9 @@ use crate::holders::{self, Holder, Term};
 use crate::inventory::Freshness;
 use crate::refusal::refused;
 use crate::region::RegionContext;
+use crate::rivals::{self, Overlap};
 use crate::slots::{self, Attach, Attached, Real, Refusal};
+use crate::unpublish;
 use crate::validate::PublishRequest;
 use crate::vm::{self, Found, Pinned};
 use crate::vm_work::{Doubt, STEPS, VmWork};
@@ -27,7 +29,8 @@ const PLUGS: u32 = 3;
 /// How long it counts that no other VM was found to have the volume.
 const PROOF: Duration = Duration::from_secs(5);
 
-/// Attaches the volume to the VM of the Node and to no other. Requests: 5 + one per other worker that could hold it.
+/// Attaches the volume to the VM of the Node and to no other. Requests: 4, one per other worker that could hold it, one per
+/// host with such a worker, and one at the first look at the VM's QEMU.
 pub async fn publish(
     region: &RegionContext,
     request: &PublishRequest,
@@ -49,11 +52,12 @@ pub async fn publish(
         of: VmWork::new(region, volume, &vm, term.deadline),
         term,
         alone: Instant::now(),
+        open: false,
         plugs: 0,
         last_failure: String::new(),
     };
     alone(region, volume, &vm, term).await?;
-    let attached = work.converge(&wish).await?;
+    let attached = work.attach(&wish).await?;
     if attached.read_only != request.readonly {
         let mode = if attached.read_only {
             "read-only"
@@ -140,11 +144,27 @@ struct Work<'a> {
     term: Term,
     /// When it was last known that no other VM has the volume.
     alone: Instant,
+    /// Whether the volume may be attached by a write of this RPC.
+    open: bool,
     plugs: u32,
     last_failure: String,
 }
 
 impl Work<'_> {
+    /// After a write that may have attached the volume, a look that fails is no end: the attacher would take it for detached.
+    async fn attach(&mut self, wish: &Wish) -> Result<Attached, Error> {
+        let outcome = match self.converge(wish).await {
+            Ok(attached) => self.undisturbed().await.map(|()| attached),
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Err(Error::Pve { doing, source }) if self.open => {
+                Err(Error::Unsettled { doing, source })
+            }
+            outcome => outcome,
+        }
+    }
+
     async fn converge(&mut self, wish: &Wish) -> Result<Attached, Error> {
         for _ in 0..STEPS {
             self.of.in_time("attach to")?;
@@ -177,6 +197,27 @@ impl Work<'_> {
         Err(self.of.restless())
     }
 
+    /// What the digest of this VM does not exclude: that the volume came into another VM meanwhile, that it was freed, or,
+    /// where nothing had to be written, that PVE is about to take it out of this one.
+    async fn undisturbed(&self) -> Result<(), Error> {
+        let (region, volume, vm) = (self.of.region, self.of.volume, self.of.vm);
+        if self.plugs == 0 {
+            return rivals::none_at_work(region, vm).await;
+        }
+        let error = match rivals::overlap(region, volume, vm, (self.alone, self.term)).await? {
+            Overlap::None => return Ok(()),
+            Overlap::Holder(holder) => held(region, volume, &holder),
+            Overlap::Freeing => match disk::look(region, volume).await {
+                Ok(Presence::Present(_)) => return Ok(()),
+                Ok(Presence::Absent) => Error::UnknownVolume,
+                Err(source) => return Err(Error::pve("looking for the disk")(source)),
+            },
+        };
+        tracing::warn!(vm.id = %vm.guest.vmid, %error, "an attach is taken back");
+        unpublish::withdraw(region, volume, vm, self.term).await?;
+        Err(error)
+    }
+
     fn doubt(&self, volid: &str) -> Doubt {
         match (self.plugs, self.of.picture.holding(volid).is_empty()) {
             (0, true) => Doubt::Digest,
@@ -200,15 +241,25 @@ impl Work<'_> {
             alone(self.of.region, self.of.volume, self.of.vm, self.term.anew()).await?;
         }
         self.plugs += 1;
-        self.of.region.guests.gave(vmid, &self.of.vm.uuid, slot);
+        let guests = &self.of.region.guests;
+        guests.gave(vmid, &self.of.vm.uuid, slot);
+        guests.witness.attaching(self.of.volume.volid(), vmid);
         let change = ConfigChange {
             set: vec![(slot.to_string(), wish.on(&self.of.picture.controller)?)],
             ..ConfigChange::default()
         };
         let asked = self.of.real != Real::Unasked;
-        match self.of.write(change, host).await {
-            Ok(Applied::Done) if asked => {
-                self.of.take_as_written(wish.row(slot));
+        let size = self.of.region.guests.sizes.least(wish.volid());
+        let applied = self.of.write(change, host).await;
+        self.open = match &applied {
+            Ok(Applied::Stale) => self.open,
+            Ok(Applied::Done | Applied::Pending(_)) => true,
+            Err(error) => self.open || error.effect() == Effect::Possible,
+        };
+        match applied {
+            // That QEMU shows the disk is all that is left to see; a new look at the config would tell the size.
+            Ok(Applied::Done) if asked || size.is_some() => {
+                self.of.take_as_written(wish.row(slot, size));
                 return Ok(());
             }
             Ok(Applied::Done) => {}
@@ -245,10 +296,11 @@ impl Work<'_> {
             let guests = &self.of.region.guests;
             guests.unanswered(vm.guest.vmid, &vm.uuid, volid);
         }
-        if error.effect() == Effect::Possible
-            && let Err(failed) = self.drop_pending().await
-        {
-            self.tell_of_pending(slot, &failed.to_string());
+        if error.effect() == Effect::Possible {
+            match self.drop_pending().await {
+                Ok(()) => self.open = !self.of.picture.holding(&self.of.volume.volid()).is_empty(),
+                Err(failed) => self.tell_of_pending(slot, &failed.to_string()),
+            }
         }
         if may_concern_the_disk(&error)
             && matches!(

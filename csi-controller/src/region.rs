@@ -9,6 +9,7 @@ use pve_runtime::config::{RegionPolicy, StoragePolicy};
 
 use crate::connect::Connection;
 use crate::error::{Error, Foreign};
+use crate::fences::Fences;
 use crate::guests::Guests;
 use crate::inventory::Inventory;
 use crate::quota::Rights;
@@ -29,6 +30,8 @@ pub struct RegionContext {
     pub inventory: Inventory,
     /// Locks and memory of its VMs.
     pub guests: Guests,
+    /// What the operator states of its hosts and VMs.
+    pub fences: Fences,
     /// Its storages, as PVE last listed them.
     pub(crate) seats: SeatList,
     /// What the token was seen to have the right to list.
@@ -56,6 +59,7 @@ impl RegionContext {
             policy,
             inventory,
             guests: Guests::default(),
+            fences: Fences::default(),
             seats: SeatList::default(),
             rights: Rights::default(),
             storage_hosts: Mutex::default(),
@@ -66,6 +70,13 @@ impl RegionContext {
     #[must_use]
     pub fn with_guests(mut self, guests: Guests) -> Self {
         self.guests = guests;
+        self
+    }
+
+    /// The same with what the operator states of its hosts and VMs.
+    #[must_use]
+    pub fn with_fences(mut self, fences: Fences) -> Self {
+        self.fences = fences;
         self
     }
 

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::Connection;
+use crate::fences::Fences;
 use crate::guests::{Guests, NoHints, NodeHints};
 use crate::inventory::Inventory;
 use crate::region::{Driver, RegionContext};
@@ -32,6 +33,8 @@ pub struct Source {
     pub metrics: Metrics,
     /// What the tenant says about its Nodes, if it is asked.
     pub tenant: Option<Arc<TenantNodes>>,
+    /// What the operator states of hosts and VMs that can't be asked.
+    pub fences: Fences,
 }
 
 /// A config that can't be used.
@@ -95,8 +98,9 @@ impl Source {
         let inventory = Inventory::new(client.clone(), &region.policy);
         let guests =
             before.map_or_else(|| Guests::new(self.hints()), |before| before.guests.clone());
-        let mut context =
-            RegionContext::new(name, client, region.policy, inventory).with_guests(guests);
+        let mut context = RegionContext::new(name, client, region.policy, inventory)
+            .with_guests(guests)
+            .with_fences(self.fences.clone());
         context.connection = Some(connection);
         Ok(Arc::new(context))
     }
@@ -198,6 +202,7 @@ mod tests {
             policy: None,
             metrics: Metrics::register(&mut Registry::default()),
             tenant: None,
+            fences: Fences::default(),
         };
         let (sender, driver) = watch::channel(Arc::new(source.load().unwrap()));
         let stop = CancellationToken::new();
@@ -227,6 +232,7 @@ mod tests {
             policy: None,
             metrics: Metrics::register(&mut Registry::default()),
             tenant: None,
+            fences: Fences::default(),
         };
         let first = source.load().unwrap();
         let same = source.load_after(&first).unwrap();

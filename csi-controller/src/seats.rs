@@ -74,11 +74,7 @@ impl Listed {
             .collect();
         if mine.is_empty() {
             self.complete()?;
-            let detail = format!(
-                "no host of the policy lists {storage}: it does not exist, is disabled, or the token lacks \
-                 Datastore.Audit on /storage/{storage}"
-            );
-            return Err(unlisted(ErrorKind::StorageUnavailable, detail));
+            return Err(not_listed(storage));
         }
         Ok(mine)
     }
@@ -91,6 +87,15 @@ impl Listed {
         let detail = format!("{} storages can't be read", self.undecodable);
         Err(unlisted(ErrorKind::Decode, detail))
     }
+}
+
+/// Of a storage that no host lists, which may be for want of a right.
+pub(crate) fn not_listed(storage: &StorageId) -> ApiError {
+    let detail = format!(
+        "no host of the policy lists {storage}: it does not exist, is disabled, or the token lacks Datastore.Audit on \
+         /storage/{storage}"
+    );
+    unlisted(ErrorKind::StorageUnavailable, detail)
 }
 
 fn unlisted(kind: ErrorKind, detail: String) -> ApiError {

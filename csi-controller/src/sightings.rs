@@ -52,6 +52,8 @@ impl Sightings {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use pve_client::{GuestKind, RunState};
     use tokio::time::Instant;
 
@@ -75,6 +77,7 @@ mod tests {
             undecodable: 0,
             shared: BTreeMap::default(),
             storages: Vec::new(),
+            offline: BTreeSet::default(),
         }
     }
 

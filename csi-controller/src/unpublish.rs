@@ -15,9 +15,11 @@ use crate::inventory::Freshness;
 use crate::publish::BUDGET;
 use crate::refusal::refused;
 use crate::region::RegionContext;
+use crate::rivals;
+use crate::silent;
 use crate::slots::{self, Detach, Real};
 use crate::validate::UnpublishRequest;
-use crate::vm::{self, Found, Missing, Stranger, Wanted};
+use crate::vm::{self, Found, Missing, Pinned, Stranger, Wanted};
 use crate::vm_work::{Doubt, STEPS, VmWork};
 
 /// Deletions that are tried in one RPC: the second completes one of which QEMU has done its part.
@@ -78,17 +80,24 @@ async fn from_vm(
     wanted: &Wanted,
     term: Term,
 ) -> Result<(), Error> {
-    match vm::pin(region, wanted, term, Freshness::Since(term.begun)).await? {
-        Found::Vm(vm) => {
-            let mut work = Work {
-                of: VmWork::new(region, volume, &vm, term.deadline),
-                freed: BTreeSet::new(),
-                unplugs: 0,
-            };
-            work.converge().await
-        }
-        Found::Missing(missing) => ended(region, volume, wanted, &missing).await,
+    match vm::pin(region, wanted, term, Freshness::Since(term.begun)).await {
+        Ok(Found::Vm(vm)) => Work::on(region, volume, &vm, term).converge().await,
+        Ok(Found::Missing(missing)) => ended(region, volume, wanted, &missing).await,
+        Err(error) if silent::is_fenced(region, wanted, term, &error).await => Ok(()),
+        Err(error) => Err(error),
     }
+}
+
+/// Takes the volume out of a VM that it was put into just now.
+pub async fn withdraw(
+    region: &RegionContext,
+    volume: &VolumeId,
+    vm: &Pinned,
+    term: Term,
+) -> Result<(), Error> {
+    let mut work = Work::on(region, volume, vm, term);
+    work.of.look_again().await?;
+    work.converge().await
 }
 
 /// The VM is not among those that we see: detached only if it is proved gone.
@@ -99,7 +108,8 @@ async fn ended(
     missing: &Missing,
 ) -> Result<(), Error> {
     let Some(stranger) = &missing.stranger else {
-        return gone::prove_unlisted(region, wanted.vmid, missing.visible).await;
+        let who = (wanted.vmid, Some(&wanted.uuid));
+        return gone::prove(region, who, missing.visible).await;
     };
     // An operator may have given the VM another UUID, with the volume in it.
     if let Stranger::Vm(read) = stranger
@@ -187,12 +197,23 @@ struct Work<'a> {
     unplugs: u32,
 }
 
-impl Work<'_> {
-    /// Nothing has the disk. An attach that PVE did not answer may yet come: it must not be detached then.
-    fn done(&self, volid: &str) -> Result<(), Error> {
+impl<'a> Work<'a> {
+    fn on(region: &'a RegionContext, volume: &'a VolumeId, vm: &'a Pinned, term: Term) -> Self {
+        Self {
+            of: VmWork::new(region, volume, vm, term.deadline),
+            freed: BTreeSet::new(),
+            unplugs: 0,
+        }
+    }
+
+    /// Nothing has the disk. Where nothing had to be written, an attach may yet come that PVE did not answer, or that a
+    /// controller before this one has asked for: it must not be called detached then.
+    async fn done(&self, volid: &str) -> Result<(), Error> {
         let (vm, guests) = (self.of.vm, &self.of.region.guests);
         let vmid = vm.guest.vmid;
-        if !self.freed.is_empty() {
+        if self.freed.is_empty() {
+            rivals::none_at_work(self.of.region, vm).await?;
+        } else {
             guests.overtaken(vmid, &vm.uuid);
         }
         if guests.may_come(vmid, &vm.uuid, volid) {
@@ -201,6 +222,7 @@ impl Work<'_> {
             )));
         }
         guests.forgive(vmid, &vm.uuid);
+        guests.witness.detached(volid, vmid);
         Ok(())
     }
 
@@ -213,7 +235,7 @@ impl Work<'_> {
             match slots::detach(&self.of.picture, &self.of.real, before, &volid) {
                 Detach::Ask => self.of.ask(self.doubt()).await?,
                 Detach::Wait => return Err(self.of.silent()),
-                Detach::Done => return self.done(&volid),
+                Detach::Done => return self.done(&volid).await,
                 Detach::Revert(slots) => self.revert(&slots).await?,
                 Detach::Unplug(slots) => self.unplug(&slots).await?,
                 Detach::Refuse(refusal) => {

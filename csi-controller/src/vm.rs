@@ -13,6 +13,7 @@ use pve_runtime::config::RegionPolicy;
 use pve_runtime::keyed_lock::Guard;
 use tokio::time::Instant;
 
+use crate::asking;
 use crate::error::{Error, VmRefusal};
 use crate::holders::{self, Term};
 use crate::inventory::{Census, Freshness};
@@ -219,7 +220,7 @@ impl Search<'_> {
             self.freshness = Freshness::Since(Instant::now());
             return Ok(None);
         };
-        let pending = match self.region.client.vm_pending(&at(&guest)).await {
+        let pending = match asking::one(self.region, &guest).await {
             Ok(pending) => pending,
             Err(error) if self.outdated(&error) => {
                 self.freshness = Freshness::Since(Instant::now());
@@ -233,7 +234,6 @@ impl Search<'_> {
             }
         };
         let uuid = pending.smbios_uuid();
-        self.region.inventory.note(&guest, uuid.clone());
         let Some(uuid) = uuid.filter(|uuid| uuid == self.uuid) else {
             if self.hint.take() == Some(guest.vmid) {
                 self.stranger = Some(Stranger::Vm(Box::new((guest, pending))));

@@ -63,7 +63,7 @@ impl<'a> VmWork<'a> {
         vm: &'a Pinned,
         deadline: Instant,
     ) -> Self {
-        Self {
+        let work = Self {
             region,
             volume,
             vm,
@@ -73,6 +73,17 @@ impl<'a> VmWork<'a> {
             digest: Some(vm.pending.digest.clone()),
             doubtful: BTreeSet::new(),
             stale: 0,
+        };
+        work.note_size();
+        work
+    }
+
+    fn note_size(&self) {
+        let volid = self.volume.volid();
+        let seats = self.picture.rows.iter().filter_map(|row| row.now.as_ref());
+        let mut sizes = seats.filter(|seat| seat.volid == volid);
+        if let Some(size) = sizes.find_map(|seat| seat.size) {
+            self.region.guests.sizes.saw(&volid, size);
         }
     }
 
@@ -145,6 +156,7 @@ impl<'a> VmWork<'a> {
         self.picture = vm::picture(&pending);
         self.digest = Some(pending.digest);
         self.real = Real::Unasked;
+        self.note_size();
         let doubtful = std::mem::take(&mut self.doubtful);
         let explained = self.picture.rows.iter().map(|row| row.slot);
         let explained = explained.filter(|slot| doubtful.contains(slot));

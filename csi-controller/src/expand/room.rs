@@ -13,6 +13,7 @@ use crate::inventory::{Census, Freshness};
 use crate::placement::Seat;
 use crate::quota;
 use crate::region::RegionContext;
+use crate::seats;
 use crate::vm::Pinned;
 
 /// How long the turn at a quota is waited for.
@@ -46,6 +47,13 @@ pub(super) async fn find(
         return refuse(Exhausted::VolumeSize);
     }
     let census = region.inventory.vms(Freshness::Recent).await?;
+    let mut storages = census.storages.iter();
+    if !storages.any(|entry| entry.storage == volume.storage) {
+        return Err(Error::Pve {
+            doing: "looking for the storage",
+            source: seats::not_listed(&volume.storage),
+        });
+    }
     if let Some(why) = obstacle(&census, volume, vm, to.saturating_sub(from), &limits) {
         return refuse(why);
     }
