@@ -3,10 +3,11 @@ SHELL := /bin/bash
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/pve-cloud/target
 CARGO ?= cargo
 CLUSTER ?=
+FUZZ_SECONDS ?= 60
 PVE_CONFIG ?=
 VM ?=
 
-.PHONY: help demo test check build lint fmt deny tools clean-cache
+.PHONY: help demo test check build lint fmt deny fuzz tools clean-cache
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,6 +41,9 @@ fmt: ## Format everything
 
 deny: ## Licences, bans and sources of dependencies (needs cargo-deny)
 	$(CARGO) deny --all-features check bans licenses sources
+
+fuzz: ## Every parser for FUZZ_SECONDS (60) each, from the corpora below fuzz/
+	fuzz/run $(FUZZ_SECONDS)
 
 tools: ## The Go-built peers: control plane, kubelet, sidecars, helm, csi-sanity
 	tests/tools/build
