@@ -253,11 +253,14 @@ async fn all_seen(
             }
         }
     }
-    if census
-        .guests
-        .values()
-        .any(|guest| guest.pool.as_ref() == Some(pool))
-    {
+    in_sight(region, census).await
+}
+
+/// Fails where the list shows no VM of the pool because the token may not see it. Requests: none, or one if it shows none.
+pub async fn in_sight(region: &RegionContext, census: &Census) -> Result<(), Error> {
+    let pool = region.inventory.pool();
+    let ours = |guest: &VmEntry| guest.pool.as_ref() == Some(pool);
+    if census.guests.values().any(ours) {
         return Ok(());
     }
     let path = format!("/pool/{pool}");

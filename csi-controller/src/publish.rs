@@ -83,7 +83,11 @@ async fn target(region: &RegionContext, node: &NodeId, term: Term) -> Result<Pin
     };
     match vm::pin(region, &wanted, term, Freshness::Recent).await? {
         Found::Vm(vm) => Ok(*vm),
-        Found::Missing(_) => Err(Error::UnknownNode(node.to_string())),
+        Found::Missing(_) => {
+            let census = region.inventory.vms(Freshness::Recent).await?;
+            holders::in_sight(region, &census).await?;
+            Err(Error::UnknownNode(node.to_string()))
+        }
     }
 }
 

@@ -21,11 +21,12 @@ async fn costs(others: u32, (storage, zone): (&str, Option<&str>)) {
     let most = usize::try_from(others).unwrap() + 5;
     let volume = caller.create("pvc-1", storage, zone).await.unwrap();
     tokio::time::sleep(FORGOTTEN).await;
+    // QEMU is looked at once before anything is written.
     let (answer, requests) = world.counted(caller.publish(&volume, 200)).await;
     answer.unwrap();
     assert!(
-        requests <= most,
-        "attach: {requests} > {most}: {:?}",
+        requests <= most + 1,
+        "first attach to the VM: {requests} > {most} + 1: {:?}",
         world.sim.request_counts()
     );
     tokio::time::sleep(FORGOTTEN).await;
@@ -45,6 +46,14 @@ async fn costs(others: u32, (storage, zone): (&str, Option<&str>)) {
         world.sim.request_counts()
     );
     assert!(Truth::of(&world.sim).holders(&volume).is_empty());
+    tokio::time::sleep(FORGOTTEN).await;
+    let (answer, requests) = world.counted(caller.publish(&volume, 200)).await;
+    answer.unwrap();
+    assert!(
+        requests <= most,
+        "attach: {requests} > {most}: {:?}",
+        world.sim.request_counts()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

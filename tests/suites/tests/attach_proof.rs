@@ -154,7 +154,7 @@ async fn a_worker_that_was_seen_once_may_hold_disks_until_it_is_proved_gone_or_s
     }
     let log = world.controller_log();
     assert!(
-        log.contains("VM 101") && log.contains("restart"),
+        log.contains("VM 101") && log.contains("pvectl fence --gone 101:"),
         "the operator is told what to do"
     );
     assert_eq!(Truth::of(&world.sim).holders(&volume), [101].into());
