@@ -20,6 +20,8 @@ pub const NAMESPACE: &str = "pve-csi";
 pub const PROVISIONER: &str = "csi-provisioner";
 /// Service account of csi-attacher.
 pub const ATTACHER: &str = "csi-attacher";
+/// Service account of csi-resizer.
+pub const RESIZER: &str = "csi-resizer";
 /// Service account of the node plugin.
 pub const NODE_PLUGIN: &str = "csi-node";
 
@@ -38,6 +40,7 @@ pub async fn install(client: &Client, classes: &[Class]) -> Result<()> {
     for (account, rules) in [
         (PROVISIONER, provisioner_rules()),
         (ATTACHER, attacher_rules()),
+        (RESIZER, resizer_rules()),
         (NODE_PLUGIN, node_plugin_rules()),
     ] {
         let account_object = json!({ "metadata": { "name": account } });
@@ -88,6 +91,7 @@ fn storage_class(class: &Class) -> Value {
         "parameters": { "storage": class.storage },
         "volumeBindingMode": "WaitForFirstConsumer",
         "reclaimPolicy": "Delete",
+        "allowVolumeExpansion": true,
     })
 }
 
@@ -145,6 +149,26 @@ fn attacher_rules() -> Value {
             &["get", "list", "watch", "patch"]
         ),
         rule("storage.k8s.io", &["volumeattachments/status"], &["patch"]),
+    ])
+}
+
+/// external-resizer v2, deploy/kubernetes/rbac.yaml, without what needs Secrets, `VolumeAttributesClass`es or elections. It
+/// reads Pods only to keep from volumes in use, which `--handle-volume-inuse-error=false` switches off.
+fn resizer_rules() -> Value {
+    json!([
+        rule(
+            "",
+            &["persistentvolumes"],
+            &["get", "list", "watch", "patch"]
+        ),
+        rule("", &["persistentvolumeclaims"], &READ),
+        rule("", &["persistentvolumeclaims/status"], &["patch"]),
+        rule(
+            "",
+            &["events"],
+            &["list", "watch", "create", "update", "patch"]
+        ),
+        rule("storage.k8s.io", &["volumeattributesclasses"], &READ),
     ])
 }
 

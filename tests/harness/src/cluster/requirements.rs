@@ -8,11 +8,12 @@ use tokio::process::Command;
 use crate::requirements::{loop_devices, peer, skipped};
 
 /// What is started from tests/tools.
-const NEEDED: [&str; 4] = [
+const NEEDED: [&str; 5] = [
     "kubepeer",
     "container-init",
     "csi-provisioner",
     "csi-attacher",
+    "csi-resizer",
 ];
 
 /// The folder with the programs that tests/tools/build makes.

@@ -1,4 +1,4 @@
-//! csi-provisioner and csi-attacher beside the controller, each with the rights of its own service account.
+//! csi-provisioner, csi-attacher and csi-resizer beside the controller, each with the rights of its own service account.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use kube::api::PostParams;
 use serde_json::json;
 
 use super::control_plane::ControlPlane;
-use super::objects::{ATTACHER, NAMESPACE, PROVISIONER};
+use super::objects::{ATTACHER, NAMESPACE, PROVISIONER, RESIZER};
 use crate::process::Process;
 
 const COMMON: [&str; 2] = ["--timeout=3m", "--leader-election=false"];
@@ -23,6 +23,7 @@ const PROVISIONER_FLAGS: [&str; 6] = [
     "--capacity-ownerref-level=-1",
 ];
 const ATTACHER_FLAGS: [&str; 1] = ["--default-fstype=ext4"];
+const RESIZER_FLAGS: [&str; 1] = ["--handle-volume-inuse-error=false"];
 
 /// The running sidecars. Dropped, they are killed.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ impl Sidecars {
         for (name, flags) in [
             (PROVISIONER, PROVISIONER_FLAGS.as_slice()),
             (ATTACHER, ATTACHER_FLAGS.as_slice()),
+            (RESIZER, RESIZER_FLAGS.as_slice()),
         ] {
             let kubeconfig = account_kubeconfig(plane, name).await?;
             let mut args = vec![

@@ -1,11 +1,13 @@
 //! The tenant's side: claims, Pods whose commands really run, and what becomes of them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -116,6 +118,28 @@ impl Tenant {
             .patch(claim, &PatchParams::default(), &Patch::Merge(patch))
             .await?;
         Ok(())
+    }
+
+    /// The size that a claim is said to have, and that of its volume, in bytes.
+    pub async fn sizes(&self, claim: &str) -> Result<(u64, u64)> {
+        let status = self.claims.get(claim).await?.status;
+        let volume = self.volumes.get(&self.volume_of(claim).await?).await?;
+        let claimed = status.and_then(|status| status.capacity);
+        let made = volume.spec.and_then(|spec| spec.capacity);
+        Ok((bytes(claimed)?, bytes(made)?))
+    }
+
+    /// Waits until both the claim and its volume are said to have that size.
+    pub async fn wait_size(&self, claim: &str, size: u64) -> Result<Duration> {
+        let what = format!("{size} bytes of {claim}");
+        let outcome = eventually(&what, PATIENCE, async || {
+            Ok((self.sizes(claim).await? == (size, size)).then_some(()))
+        })
+        .await;
+        match outcome {
+            Ok(((), took)) => Ok(took),
+            Err(error) => Err(error).context(self.story().await?),
+        }
     }
 
     /// Makes a Pod.
@@ -260,6 +284,19 @@ impl Tenant {
             .collect();
         Ok(format!("events:\n{}", lines.join("\n")))
     }
+}
+
+/// `storage` of a list of resources.
+fn bytes(resources: Option<BTreeMap<String, Quantity>>) -> Result<u64> {
+    let storage = resources.and_then(|mut all| all.remove("storage"));
+    let text = storage.context("no capacity")?.0;
+    let (number, unit) = match (text.strip_suffix("Mi"), text.strip_suffix("Gi")) {
+        (Some(number), _) => (number, 1 << 20),
+        (_, Some(number)) => (number, 1 << 30),
+        (None, None) => (text.as_str(), 1),
+    };
+    let number: u64 = number.parse().with_context(|| text.clone())?;
+    Ok(number * unit)
 }
 
 fn pod(workload: &Workload<'_>) -> Value {
