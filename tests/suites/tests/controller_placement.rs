@@ -130,7 +130,7 @@ async fn a_volume_on_shared_storage_names_the_hosts_that_have_it_if_not_all_do()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_is_down_is_passed_over() {
-    let world = world().await;
+    let mut world = world().await;
     world.sim.node_health("pve1", Health::Offline);
     let caller = world.caller();
     let refused = caller.create_as(on("pvc-a", THIN, &["pve1"])).await;
@@ -141,7 +141,8 @@ async fn a_host_that_is_down_is_passed_over() {
         .create_as(on("pvc-s", SHARED, &["pve1", "pve2"]))
         .await;
     let shared = shared.unwrap().volume_id;
-    // The worker on that host could hold it.
+    // The worker on that host could hold it, for all that a controller knows which did not make it.
+    world.crash_controller().await.unwrap();
     let refused = caller.delete(&shared).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     world.sim.node_health("pve1", Health::Online);
