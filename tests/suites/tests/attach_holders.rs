@@ -108,6 +108,7 @@ async fn a_dead_host_blocks_only_what_it_could_hold() {
         .await
         .unwrap();
     caller.publish(&there, 102).await.unwrap();
+    caller.publish(&shared, 102).await.unwrap();
     world.sim.node_health("pve2", Health::Offline);
     caller.publish(&local, 101).await.unwrap();
     refused(
@@ -120,6 +121,7 @@ async fn a_dead_host_blocks_only_what_it_could_hold() {
     let status = caller.unpublish(&there, 102).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     world.sim.node_health("pve2", Health::Online);
+    caller.unpublish(&shared, 102).await.unwrap();
     caller.publish(&shared, 101).await.unwrap();
     caller.unpublish(&there, 102).await.unwrap();
     assert_eq!(Truth::of(&world.sim).violations(), NONE);
