@@ -185,6 +185,7 @@ impl Client {
     ) -> Result<T, ApiError> {
         let begin = Instant::now();
         let answer = self.exchange(&request, decode).await;
+        let answer = answer.map_err(|error| privileges::explained(error, &request));
         let outcome = answer
             .as_ref()
             .map_or_else(|error| error.kind.label(), |_| "ok");

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use crate::request::Spec;
+use crate::error::{ApiError, ErrorKind};
+use crate::request::{ApiRequest, Spec};
 
 /// What a privilege is held on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,6 +85,35 @@ impl fmt::Display for Right {
     }
 }
 
+/// A refusal with what the request needs. Where one of several privileges would do, PVE names the last that it looked for,
+/// which may be on an object that the operator never granted anything on.
+pub(crate) fn explained(error: ApiError, request: &ApiRequest) -> ApiError {
+    let needs: Vec<String> = needed(request).collect();
+    if needs.is_empty() || !matches!(error.kind, ErrorKind::PermissionDenied { .. }) {
+        return error;
+    }
+    let detail = format!("{}; this needs {}", error.detail, needs.join(" and "));
+    ApiError { detail, ..error }
+}
+
+/// `<privilege> on <path>` for what a request is refused without, with the names that it holds.
+fn needed(request: &ApiRequest) -> impl Iterator<Item = String> {
+    let rights = request.spec.rights.iter();
+    let refused = rights.filter(|right| right.lack == Lack::Refused);
+    refused.map(|right| {
+        let (key, path) = match right.on {
+            Object::Vm => ("{vmid}", right.on.path()),
+            Object::Pool => ("{pool}", right.on.path()),
+            Object::Storage => ("{storage}", right.on.path()),
+        };
+        let path = match request.names(key) {
+            Some(name) => path.replace(key, name),
+            None => path.to_owned(),
+        };
+        format!("{} on {path}", right.privilege)
+    })
+}
+
 /// Every privilege that a token needs, with the path on which it is granted; each once, in order.
 pub fn grants(endpoints: impl Iterator<Item = &'static Spec>) -> Vec<(&'static str, &'static str)> {
     let mut all: Vec<_> = endpoints
@@ -93,4 +123,46 @@ pub fn grants(endpoints: impl Iterator<Item = &'static Spec>) -> Vec<(&'static s
     all.sort_unstable();
     all.dedup();
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{client, reply};
+    use crate::{ConfigChange, StorageRef, VmRef};
+
+    fn denied(path: &str, privilege: &str) -> crate::transport::Reply {
+        let message = format!("Permission check failed ({path}, {privilege})\\n");
+        let body = format!(r#"{{"data":null,"message":"{message}"}}"#);
+        reply(403, "Permission check failed", &body)
+    }
+
+    #[tokio::test]
+    async fn a_refusal_says_what_the_request_needs_whatever_pve_looked_for_last() {
+        let client = client(|_| Ok(denied("/vms/9999", "VM.Config.Disk")));
+        let at = StorageRef {
+            pve_node: "pve1".parse().unwrap(),
+            storage: "fast".parse().unwrap(),
+        };
+        let disk = "vm-9999-pvc-1".parse().unwrap();
+        let looked = client.disk(&at, &disk).await.unwrap_err();
+        let needs = "this needs Datastore.Allocate on /storage/fast";
+        assert!(looked.detail.ends_with(needs), "{}", looked.detail);
+        let kind = ErrorKind::PermissionDenied {
+            path: "/vms/9999".to_owned(),
+            privilege: "VM.Config.Disk".to_owned(),
+        };
+        assert_eq!(looked.kind, kind);
+        let at = VmRef {
+            pve_node: "pve1".parse().unwrap(),
+            vmid: "101".parse().unwrap(),
+        };
+        let change = ConfigChange {
+            set: vec![("scsi1".to_owned(), "fast:vm-9999-pvc-1,ssd=1".to_owned())],
+            ..ConfigChange::default()
+        };
+        let attached = client.update_vm(&at, &change).await.unwrap_err();
+        let needs = "this needs VM.Config.Disk on /vms/101 and Datastore.Allocate on /storage/fast";
+        assert!(attached.detail.ends_with(needs), "{}", attached.detail);
+    }
 }

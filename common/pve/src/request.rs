@@ -2,7 +2,7 @@
 
 use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use pve_model::PveNode;
+use pve_model::{PveNode, Slot};
 
 use crate::privileges::Right;
 
@@ -112,6 +112,21 @@ impl ApiRequest {
 
     pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
         self.authorization.as_ref()
+    }
+
+    /// What stands for a `{placeholder}`: in the path, or for a storage in the drive that the request sets.
+    pub(crate) fn names(&self, placeholder: &str) -> Option<&str> {
+        let parts = self.spec.template().split('/').zip(self.path.split('/'));
+        let mut in_path = parts.filter(|(part, _)| *part == placeholder);
+        let of_drive = || {
+            let mut drives = self
+                .parameters
+                .iter()
+                .filter(|(key, _)| key.parse::<Slot>().is_ok());
+            let (_, value) = drives.next().filter(|_| placeholder == "{storage}")?;
+            value.split_once(':').map(|(storage, _)| storage)
+        };
+        in_path.next().map(|(_, name)| name).or_else(of_drive)
     }
 
     /// The PVE node whose workers it occupies.
