@@ -120,10 +120,13 @@ pub fn conclude(verdict: Verdict, vmid: Option<VmId>, uuid: Option<&Uuid>) -> Re
     };
     match verdict {
         Verdict::Gone => Ok(()),
-        Verdict::Invisible => Err(Error::VmInvisible(format!(
-            "{} exists and the token may not see it: restore VM.Audit and the pool membership",
-            who()
-        ))),
+        Verdict::Invisible => {
+            let path = vmid.map_or_else(String::new, |vmid| format!(" on /vms/{vmid}"));
+            Err(Error::VmInvisible(format!(
+                "{} exists and the token lacks VM.Audit{path}: put the VM back into the pool, or restore the role on the pool",
+                who()
+            )))
+        }
         Verdict::Unproved(why) => Err(Error::VmInvisible(format!("{}: {why}", who()))),
     }
 }
