@@ -108,6 +108,17 @@ impl KubeStub {
         });
     }
 
+    /// Writes `spec.providerID` of a Node that is there.
+    pub fn set_provider_id(&self, name: &str, provider_id: &str) {
+        self.nodes.send_modify(|nodes| {
+            nodes.version += 1;
+            if let Some(node) = nodes.items.get_mut(name) {
+                node["spec"]["providerID"] = json!(provider_id);
+                node["metadata"]["resourceVersion"] = json!(nodes.version.to_string());
+            }
+        });
+    }
+
     /// From now on every request gets this status, or none of it again.
     pub fn refuse(&self, status: Option<u16>) {
         let status = status.and_then(|code| StatusCode::from_u16(code).ok());
