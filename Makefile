@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 60
 PVE_CONFIG ?=
 VM ?=
 
-.PHONY: help demo test check build lint fmt deny fuzz tools clean-cache
+.PHONY: help demo test check build lint forgeries fmt deny fuzz tools clean-cache
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,9 @@ endif
 
 test: lint build ## Everything that this machine can run, with a summary
 	$(CARGO) run --quiet -p harness --bin all-tests
+
+forgeries: build ## Every controller RPC with every forged text, and how many cases that is
+	$(CARGO) test --quiet -p suites --test forgery -- --nocapture
 
 check: ## The fast inner loop: format, lints, unit tests
 	$(CARGO) fmt --all --check
