@@ -75,7 +75,16 @@ pub async fn prove_unlisted(
         asked,
         control,
     };
-    conclude(judge(evidence), vmid, None)?;
+    let blind = |error| match (error, visible) {
+        (Error::VmInvisible(text), None) => {
+            let pool = &region.policy.pool;
+            Error::VmInvisible(format!(
+                "{text}; either the pool has no VM, or the token lacks VM.Audit on /pool/{pool}"
+            ))
+        }
+        (error, _) => error,
+    };
+    conclude(judge(evidence), vmid, None).map_err(blind)?;
     vmid.into_iter()
         .for_each(|vmid| region.guests.witness.gone(vmid));
     Ok(())
