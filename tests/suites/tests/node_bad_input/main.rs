@@ -6,6 +6,7 @@
     reason = "tests fail by panics, and a table is as long as it is"
 )]
 
+mod expand;
 mod publish;
 mod stage;
 mod worker;
