@@ -271,19 +271,19 @@ impl Creation<'_> {
         pins.set(name, volume.clone());
         let size = self.request.size.wanted;
         let made = disk::allocate(self.region, &volume, size, &candidate.hosts).await;
-        let (new, doing) = match made {
-            Ok(volid) if volid == volume.volid() => (true, "looking at the new disk"),
-            Ok(volid) => return Err(Error::Contradiction(format!("{volume} became {volid}"))),
+        let (made_at, doing) = match made {
+            Ok((host, volid)) if volid == volume.volid() => (Some(host), "looking at the new disk"),
+            Ok((_, volid)) => return Err(Error::Contradiction(format!("{volume} became {volid}"))),
             Err(error) if error.kind == ErrorKind::AlreadyExists => {
-                (false, "looking at the disk of an earlier request")
+                (None, "looking at the disk of an earlier request")
             }
             Err(error) if error.effect == Effect::None => {
                 return self.refused(volume, error).await;
             }
             Err(error) => return Err(Error::pve("making a disk")(error)),
         };
-        match disk::look(self.region, &volume).await {
-            Ok(Presence::Present(info)) if new => {
+        match disk::look_again(self.region, &volume, made_at.as_ref()).await {
+            Ok(Presence::Present(info)) if made_at.is_some() => {
                 self.region.guests.witness.made(volume.volid());
                 self.fitting(volume, info).await
             }

@@ -21,7 +21,20 @@ pub async fn look(
     region: &RegionContext,
     volume: &VolumeId,
 ) -> Result<Presence<DiskInfo>, ApiError> {
-    look_from(region, volume).await.map(|(_, found)| found)
+    look_from(region, volume, None)
+        .await
+        .map(|(_, found)| found)
+}
+
+/// As [`look`]; `first` has just answered for the storage and is asked before the others.
+pub async fn look_again(
+    region: &RegionContext,
+    volume: &VolumeId,
+    first: Option<&PveNode>,
+) -> Result<Presence<DiskInfo>, ApiError> {
+    look_from(region, volume, first)
+        .await
+        .map(|(_, found)| found)
 }
 
 /// As [`look`], where something follows from the disk's absence although no request of ours has just removed it: PVE
@@ -31,7 +44,7 @@ pub async fn look_closely(
     region: &RegionContext,
     volume: &VolumeId,
 ) -> Result<Presence<DiskInfo>, ApiError> {
-    let (host, found) = look_from(region, volume).await?;
+    let (host, found) = look_from(region, volume, None).await?;
     if found != Presence::Absent {
         return Ok(found);
     }
@@ -52,8 +65,11 @@ pub async fn look_closely(
 async fn look_from(
     region: &RegionContext,
     volume: &VolumeId,
+    first: Option<&PveNode>,
 ) -> Result<(PveNode, Presence<DiskInfo>), ApiError> {
-    let mut hosts = Hosts::of(region.hosts_of(volume), volume);
+    let mut all = region.hosts_of(volume);
+    all.sort_by_key(|host| Some(host) != first);
+    let mut hosts = Hosts::of(all, volume);
     loop {
         let at = hosts.next()?;
         let answer = region.client.disk(&at, &volume.disk).await;
@@ -72,19 +88,20 @@ fn not_usable(detail: String) -> ApiError {
     }
 }
 
-/// Makes the disk: PVE rounds up to its own unit, so its real size has to be read afterwards. One request.
+/// Makes the disk, and says which host did it and how PVE calls it: PVE rounds up to its own unit, so its real size has
+/// to be read afterwards. One request.
 pub async fn allocate(
     region: &RegionContext,
     volume: &VolumeId,
     size: Bytes,
     hosts: &[PveNode],
-) -> Result<String, ApiError> {
+) -> Result<(PveNode, String), ApiError> {
     let mut hosts = Hosts::of(hosts.to_vec(), volume);
     loop {
         let at = hosts.next()?;
         let answer = region.client.allocate_disk(&at, &volume.disk, size).await;
         if let Some(answer) = hosts.decisive(answer) {
-            return answer;
+            return answer.map(|volid| (at.pve_node, volid));
         }
     }
 }
