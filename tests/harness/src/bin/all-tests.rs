@@ -1,8 +1,9 @@
 //! `make test`: builds the peers, runs every test of the workspace, and sums up what ran and what did not.
 
+use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -26,17 +27,26 @@ struct Step {
     took: Duration,
 }
 
+/// One run of `cargo test`.
+#[derive(Debug)]
+struct Run {
+    name: &'static str,
+    arguments: Vec<String>,
+}
+
 const NO_GO: &str =
     "no Go toolchain: nothing runs against Kubernetes, its sidecars or csi-sanity\n";
 /// The programs first: the tests run what was built last.
 const BUILD: [&str; 4] = ["build", "--quiet", "--workspace", "--bins"];
-const TESTS: [(&str, &[&str]); 4] = [
+/// They wait most of their time, and print nothing until they end.
+const CLUSTER: &str = "real Kubernetes";
+/// The other tests beside which they run; what is left measures times.
+const BESIDE_CLUSTER: [(&str, &[&str]); 3] = [
     ("unit tests", &["--workspace", "--lib", "--bins"]),
     (
         "node plugin on loop devices",
         &["-p", "pve-csi-node", "--test", "*"],
     ),
-    ("suites", &["-p", "suites", "--test", "*"]),
     (
         "other integration tests",
         &[
@@ -80,9 +90,7 @@ async fn main() -> Result<ExitCode> {
     } else {
         std::fs::write(notes.path(), NO_GO)?;
     }
-    for (name, arguments) in TESTS {
-        steps.push(cargo_test(name, arguments, &environment)?);
-    }
+    steps.extend(all_tests(&environment)?);
     let read = |file: &tempfile::NamedTempFile| std::fs::read_to_string(file.path());
     Ok(summary(&steps, &read(&skips)?, &read(&notes)?))
 }
@@ -127,34 +135,117 @@ fn build_of_peers() -> Result<Option<PathBuf>> {
     Ok(built.status.success().then(|| PathBuf::from(folder)))
 }
 
-fn cargo_test(
-    name: &'static str,
-    arguments: &[&str],
-    environment: &[(&str, PathBuf)],
-) -> Result<Step> {
-    let started = Instant::now();
-    let mut child = cargo(&["test", "--quiet", "--no-fail-fast"])?
-        .args(arguments)
-        .envs(environment.iter().map(|(name, value)| (name, value)))
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("start cargo")?;
-    let mut counts = Counts::default();
-    let out = child.stdout.take().context("output of cargo")?;
-    for line in BufReader::new(out).lines() {
-        let line = line?;
-        writeln!(std::io::stdout(), "{line}")?;
-        if let Some(result) = line.strip_prefix("test result: ") {
-            add(&mut counts, result);
+/// Builds all tests, and runs those that need a Kubernetes beside others.
+fn all_tests(environment: &[(&str, PathBuf)]) -> Result<Vec<Step>> {
+    let (cluster, single) = suites()?;
+    let cluster = Run::new(CLUSTER, &["-p", "suites"], cluster);
+    let beside = BESIDE_CLUSTER.map(|(name, arguments)| Run::new(name, arguments, Vec::new()));
+    let suites = Run::new("suites", &["-p", "suites"], single);
+    // Nothing is built while a Kubernetes waits for the processors.
+    let mut steps = vec![timed("build of the tests", || {
+        let all = beside.iter().chain([&cluster, &suites]);
+        all.map(Run::built)
+            .try_fold(true, |good, built| Ok(good & built?))
+    })?];
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| cluster.captured(environment));
+        for run in &beside {
+            steps.push(run.shown(environment)?);
+        }
+        let ended = waiting.join();
+        let (text, step) = ended.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        std::io::stdout().write_all(text.as_bytes())?;
+        steps.push(step);
+        anyhow::Ok(())
+    })?;
+    steps.push(suites.shown(environment)?);
+    Ok(steps)
+}
+
+/// The tests of the suites as arguments of cargo: those that need a Kubernetes, and the others.
+fn suites() -> Result<(Vec<String>, Vec<String>)> {
+    let mut all: Vec<String> = Vec::new();
+    for entry in std::fs::read_dir("tests/suites/tests")? {
+        let name = entry?
+            .file_name()
+            .into_string()
+            .ok()
+            .context("the name of a test")?;
+        all.push(name.trim_end_matches(".rs").to_owned());
+    }
+    all.sort();
+    let (cluster, single): (Vec<String>, Vec<String>) = all
+        .into_iter()
+        .partition(|name| name.starts_with("cluster_"));
+    let arguments = |names: Vec<String>| {
+        let pairs = names.into_iter().map(|name| ["--test".to_owned(), name]);
+        pairs.flatten().collect()
+    };
+    Ok((arguments(cluster), arguments(single)))
+}
+
+impl Run {
+    fn new(name: &'static str, arguments: &[&str], more: Vec<String>) -> Self {
+        let mut all: Vec<String> = arguments.iter().map(|part| (*part).to_owned()).collect();
+        all.extend(more);
+        Self {
+            name,
+            arguments: all,
         }
     }
-    let ok = child.wait()?.success();
-    Ok(Step {
-        name,
-        counts,
-        ok,
-        took: started.elapsed(),
-    })
+
+    fn built(&self) -> Result<bool> {
+        let mut command = cargo(&["test", "--quiet", "--no-run"])?;
+        Ok(command.args(&self.arguments).status()?.success())
+    }
+
+    fn start(&self, environment: &[(&str, PathBuf)]) -> Result<Child> {
+        cargo(&["test", "--quiet", "--no-fail-fast"])?
+            .args(&self.arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start cargo")
+    }
+
+    /// Runs it; each line is shown as it comes.
+    fn shown(&self, environment: &[(&str, PathBuf)]) -> Result<Step> {
+        self.followed(environment, |line| {
+            Ok(writeln!(std::io::stdout(), "{line}")?)
+        })
+    }
+
+    /// Runs it without showing anything: what it wrote.
+    fn captured(&self, environment: &[(&str, PathBuf)]) -> Result<(String, Step)> {
+        let mut text = String::new();
+        let step = self.followed(environment, |line| Ok(writeln!(text, "{line}")?))?;
+        Ok((text, step))
+    }
+
+    fn followed(
+        &self,
+        environment: &[(&str, PathBuf)],
+        mut show: impl FnMut(&str) -> Result<()>,
+    ) -> Result<Step> {
+        let started = Instant::now();
+        let mut child = self.start(environment)?;
+        let mut counts = Counts::default();
+        let out = child.stdout.take().context("output of cargo")?;
+        for line in BufReader::new(out).lines() {
+            let line = line?;
+            show(&line)?;
+            if let Some(result) = line.strip_prefix("test result: ") {
+                add(&mut counts, result);
+            }
+        }
+        let ok = child.wait()?.success();
+        Ok(Step {
+            name: self.name,
+            counts,
+            ok,
+            took: started.elapsed(),
+        })
+    }
 }
 
 /// Reads `ok. 25 passed; 0 failed; 0 ignored; …`.
