@@ -70,8 +70,9 @@ pub async fn expand(
     let wanted = (volume, request.size);
     let mut growth = Growth::new(region, &memories.quotas, wanted, &vm, term).doubting(doubtful);
     let outcome = growth.converge().await;
-    if outcome.is_ok() {
+    if let Ok(size) = &outcome {
         memories.volumes.doubt(volume, false);
+        region.guests.sizes.saw(&volume.volid(), *size);
     } else if growth.has_asked() {
         memories.volumes.doubt(volume, true);
     }

@@ -175,7 +175,7 @@ mod tests {
                 r.secrets = HashMap::from([("key".to_owned(), "x".to_owned())]);
             }),
             ("no range", Code::InvalidArgument, |r| {
-                r.capacity_range = None
+                r.capacity_range = None;
             }),
             ("a mode for many Nodes", Code::InvalidArgument, |r| {
                 let mount = AccessType::Mount(MountVolume::default());
