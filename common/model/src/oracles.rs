@@ -162,7 +162,7 @@ mod tests {
 
         #[test]
         fn what_looks_like_a_handle_is_refused_or_kept(
-            text in "[A-Za-z0-9._-]{1,65}/([a-z0-9.-]{0,65})/[a-z][a-zA-Z0-9._-]{0,102}/([0-9]{2,10}/)?(vm|base)-[0-9]{2,10}-[A-Za-z0-9._/-]{0,130}(\\.raw|\\.qcow2|)",
+            text in "[A-Za-z0-9][A-Za-z0-9._-]{0,4}/[a-z0-9.-]{0,3}/[a-z][a-zA-Z0-9._-]{1,4}/(100/)?(vm|base)-(100|[0-9]{2,10})-[A-Za-z0-9][A-Za-z0-9._/-]{0,9}(\\.raw|\\.qcow2|)",
         ) {
             volume_id(&text);
         }
