@@ -48,10 +48,8 @@ pub fn mountinfo(table: &[u8]) {
             mount.point.as_os_str().len() <= point.len(),
             "longer than what was escaped"
         );
-        let shared = fields.iter().skip(6).take_while(|field| **field != b"-");
-        let shared = shared
-            .into_iter()
-            .any(|field| field.starts_with(b"shared:"));
+        let mut optional = fields.iter().skip(6).take_while(|field| **field != b"-");
+        let shared = optional.any(|field| field.starts_with(b"shared:"));
         assert_eq!(mount.spread == Spread::Shared, shared);
         if mount.filesystem_is_read_only() || mount.has_option("ro") {
             assert!(mount.is_read_only());

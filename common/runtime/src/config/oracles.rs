@@ -123,7 +123,9 @@ fn kept(config: &Config, secret_elsewhere: bool) {
         let secret = token.secret.expose_secret();
         assert!(!secret.is_empty() && secret.bytes().all(|b| b.is_ascii_graphic()));
         assert!(!endpoints.is_empty());
-        endpoints.iter().for_each(endpoint);
+        for one in endpoints {
+            endpoint(one);
+        }
         bounded(policy);
         assert!(policy.adopted.iter().all(|volume| volume.region == *region));
     }
