@@ -1,10 +1,5 @@
 //! What must hold of any text that is read as the operator's config: for tests here, and for the target under `fuzz/`.
 
-#![expect(
-    clippy::missing_panics_doc,
-    reason = "a check panics where something does not hold"
-)]
-
 use std::path::Path;
 
 use secrecy::ExposeSecret;
