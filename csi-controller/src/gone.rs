@@ -85,8 +85,9 @@ pub async fn prove_unlisted(
         (error, _) => error,
     };
     conclude(judge(evidence), vmid, None).map_err(blind)?;
-    vmid.into_iter()
-        .for_each(|vmid| region.guests.witness.gone(vmid));
+    if let Some(vmid) = vmid {
+        region.guests.witness.gone(vmid);
+    }
     Ok(())
 }
 
