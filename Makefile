@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 60
 PVE_CONFIG ?=
 VM ?=
 
-.PHONY: help demo test check build lint forgeries fmt deny fuzz tools clean-cache
+.PHONY: help demo test sweep check build lint forgeries fmt deny fuzz tools clean-cache
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,9 @@ endif
 
 test: lint build ## Everything that this machine can run, with a summary
 	$(CARGO) run --quiet -p harness --bin all-tests
+
+sweep: build ## Every controller RPC with every fault at each of its requests, and how many cases that is
+	$(CARGO) test --quiet -p suites --test 'sweep_*' -- --nocapture
 
 forgeries: build ## Every controller RPC with every forged text, and how many cases that is
 	$(CARGO) test --quiet -p suites --test forgery -- --nocapture

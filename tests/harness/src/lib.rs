@@ -15,6 +15,7 @@ pub mod real_pve;
 pub mod refusals;
 pub mod requirements;
 pub mod run_dir;
+pub mod sweep;
 pub mod truth;
 pub mod two_tenants;
 pub mod world;

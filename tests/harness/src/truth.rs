@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pve_sim::{RequestEntry, SimHandle, State, Vm, VmNumber};
+use pve_sim::{Device, RequestEntry, SimHandle, State, Vm, VmNumber};
 
 use crate::world::OWNER;
 
@@ -76,6 +76,11 @@ impl Truth {
             })
             .map(|(slot, _)| slot.clone())
             .collect()
+    }
+
+    /// What QEMU has in a slot of a VM.
+    pub fn device(&self, vmid: VmNumber, slot: &str) -> Option<&Device> {
+        self.state.vms.get(&vmid)?.devices.get(slot)
     }
 
     /// The value of a config key of a VM.

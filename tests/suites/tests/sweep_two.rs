@@ -1,18 +1,67 @@
 //! Two controllers at once on one PVE cluster: a partition or a hand-over. Nothing but PVE keeps them apart.
 
+#![expect(clippy::unwrap_used, reason = "tests fail by panics")]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use harness::caller::until_ok;
+use harness::sweep::pair::{self, Job, Pair, Still};
+use harness::sweep::tally;
 use harness::truth::Truth;
 use harness::world::{SHARED, THIN, World, tenant};
 use pve_sim::{RequestEffect, RequestFault};
 use tonic::Code;
 
+/// Worlds at the same time.
+const LANES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(30);
 const NONE: [String; 0] = [];
 const PENDING: &str = "/nodes/{node}/qemu/{vmid}/pending";
+
+async fn both(pair: Pair, what: &str) {
+    both_where(pair, what, |_| true).await;
+}
+
+async fn both_where(pair: Pair, what: &str, which: fn(&Job) -> bool) {
+    let jobs = pair::all(pair).into_iter().filter(which);
+    let tally = tally::in_lanes(LANES, jobs, pair::sweep);
+    tally.await.unwrap().verdict(what);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_two_make_is_one() {
+    both(Pair::CreateCreate, "two controllers make one disk").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_two_attach_is_in_one_vm() {
+    both(Pair::PublishPublish, "two controllers attach to two VMs").await;
+}
+
+/// Not held: an attach that begins and ends between the last read of a VM and the removal. PVE frees a disk whoever has
+/// it, and a removal that has not reached it yet is seen by nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_one_attaches_and_the_other_frees_is_either_there_or_not() {
+    let begun = |job: &Job| job.swapped || job.still == Still::InTheTask;
+    let what = "one controller attaches, one frees";
+    both_where(Pair::DeletePublish, what, begun).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_one_grows_and_the_other_detaches_has_one_size() {
+    both(Pair::ExpandUnpublish, "one controller grows, one detaches").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_one_detaches_and_the_other_attaches_moves() {
+    both(
+        Pair::UnpublishPublish,
+        "one controller detaches, one attaches elsewhere",
+    )
+    .await;
+}
 
 /// B11: both choose slots of one VM at the same time.
 #[tokio::test(flavor = "multi_thread")]
