@@ -112,9 +112,15 @@ impl KubeStub {
     pub fn set_provider_id(&self, name: &str, provider_id: &str) {
         self.nodes.send_modify(|nodes| {
             nodes.version += 1;
-            if let Some(node) = nodes.items.get_mut(name) {
-                node["spec"]["providerID"] = json!(provider_id);
-                node["metadata"]["resourceVersion"] = json!(nodes.version.to_string());
+            let version = json!(nodes.version.to_string());
+            let Some(node) = nodes.items.get_mut(name) else {
+                return;
+            };
+            if let Some(spec) = node.get_mut("spec") {
+                *spec = json!({ "providerID": provider_id });
+            }
+            if let Some(known) = node.pointer_mut("/metadata/resourceVersion") {
+                *known = version;
             }
         });
     }

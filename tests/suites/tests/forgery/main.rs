@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     reason = "clippy does not take the helpers of tests for tests"
 )]
 

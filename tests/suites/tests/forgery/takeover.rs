@@ -36,8 +36,11 @@ fn calls(volumes: &Volumes) -> Vec<Call> {
     ]
 }
 
+/// Puts a disk into a VM.
+type Put = fn(&mut Vm, &str);
+
 /// How an operator may have put it there.
-fn places(volid: &str) -> Vec<(&'static str, fn(&mut Vm, &str))> {
+fn places(volid: &str) -> Vec<(&'static str, Put)> {
     assert!(volid.starts_with("both:9999/"), "{volid}");
     vec![
         ("in its config and in QEMU", |vm, volid| {

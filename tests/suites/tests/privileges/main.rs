@@ -2,7 +2,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     reason = "clippy does not take the helpers of tests for tests"
 )]
 
@@ -89,7 +88,8 @@ async fn world() -> World {
     grant(&world.sim, None);
     let mut config = world.config();
     let quota = json!({ "maxVolumes": 50 });
-    config["regions"]["r1"]["storages"] = json!({ FILES: quota, THIN: quota, SHARED: quota });
+    let storages = config.pointer_mut("/regions/r1/storages").unwrap();
+    *storages = json!({ FILES: quota, THIN: quota, SHARED: quota });
     world.start_controller_with(&config).await.unwrap();
     world
 }
