@@ -76,6 +76,11 @@ pub(crate) fn pid() -> u32 {
     if of_worker == 0 { PVEDAEMON } else { of_worker }
 }
 
+/// Whether a worker does this.
+pub(crate) fn in_worker() -> bool {
+    CARRIED.try_with(|load| load.pid).unwrap_or_default() != 0
+}
+
 /// One of pvedaemon's processes.
 const PVEDAEMON: u32 = 100;
 

@@ -318,9 +318,21 @@ fn vm(sim: &Arc<Sim>, (method, vmid, what): (&str, &str, &str), request: &Reques
                 }
             })
         }
-        ("POST", "lock") => {
+        ("POST", "lock" | "backup" | "rescan") => long(sim, (&node, vmid, what), request),
+        ("GET", "state") => to_value(sim.lock().vms.get(&vmid).ok_or_else(missing)?),
+        _ => Err((
+            404,
+            format!("no such control endpoint: {method} vms/{vmid}/{what}"),
+        )),
+    }
+}
+
+/// What takes its time on the host.
+fn long(sim: &Arc<Sim>, (node, vmid, what): (&str, VmNumber, &str), request: &Request) -> Outcome {
+    match what {
+        "lock" => {
             let time = Duration::from_millis(body::<Hold>(request)?.ms);
-            let (inner, node) = (sim.clone(), node.clone());
+            let (inner, node) = (sim.clone(), node.to_owned());
             sim.tracker.spawn(async move {
                 match inner.lock_vm(&node, vmid).await {
                     Ok(guard) => hold(&inner, guard, time),
@@ -329,10 +341,20 @@ fn vm(sim: &Arc<Sim>, (method, vmid, what): (&str, &str, &str), request: &Reques
             });
             Ok(json!({}))
         }
-        ("GET", "state") => to_value(sim.lock().vms.get(&vmid).ok_or_else(missing)?),
-        _ => Err((
-            404,
-            format!("no such control endpoint: {method} vms/{vmid}/{what}"),
-        )),
+        "backup" => {
+            let time = Duration::from_millis(body::<Hold>(request)?.ms);
+            crate::backup::start(sim, vmid, time)
+                .map(|upid| json!({"upid": upid}))
+                .map_err(|fail| (409, fail.exit_text()))
+        }
+        _ => {
+            let inner = sim.clone();
+            sim.tracker.spawn(async move {
+                if let Err(fail) = crate::destroy::rescan(&inner, vmid).await {
+                    tracing::warn!(vmid, text = fail.exit_text(), "not scanned");
+                }
+            });
+            Ok(json!({}))
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::drive::Drive;
 use crate::fail::Fail;
 use crate::sim::Sim;
-use crate::state::{StorageKind, VmNumber};
+use crate::state::VmNumber;
 use crate::tasks::TaskLog;
 use crate::{units, volumes};
 
@@ -49,15 +49,14 @@ pub(crate) async fn full(
     let state = sim.lock();
     let storage = state.enabled_storage(copy.storage, copy.node)?;
     let name = volid.split_once(':').map_or("", |(_, name)| name);
-    log.line(match storage.kind {
-        StorageKind::Dir => {
-            format!(
-                "Formatting '{}', fmt=raw size={bytes} preallocation=off",
-                storage.path_of(name)
-            )
-        }
-        StorageKind::LvmThin => format!("  Logical volume \"{name}\" created."),
-    });
+    if storage.kind.is_file() {
+        log.line(format!(
+            "Formatting '{}', fmt=raw size={bytes} preallocation=off",
+            storage.path_of(name)
+        ));
+    } else if storage.kind.is_lvm() {
+        log.line(format!("  Logical volume \"{name}\" created."));
+    }
     log.line(format!("allocated target volume '{volid}'"));
     let target = state.volume(copy.node, &volid).map(volumes::backing);
     if let (Some(source), Some(target)) = (source, target) {

@@ -319,6 +319,17 @@ impl SimHandle {
         Ok(())
     }
 
+    /// `qm rescan` of one VM, as on its host; returns what it prints.
+    pub async fn rescan(&self, vmid: VmNumber) -> Result<Vec<String>, String> {
+        let done = crate::destroy::rescan(&self.sim, vmid).await;
+        done.map_err(|fail| fail.exit_text())
+    }
+
+    /// A backup (`vzdump`, by root@pam) that holds the VM's `lock: backup` for this time on the simulator's clock; its UPID.
+    pub fn backup(&self, vmid: VmNumber, time: Duration) -> Result<String, String> {
+        crate::backup::start(&self.sim, vmid, time).map_err(|fail| fail.exit_text())
+    }
+
     /// Starts a VM at once; an error is PVE's text.
     pub fn start_vm(&self, vmid: VmNumber) -> Result<(), String> {
         self.power(vmid, qemu::start)

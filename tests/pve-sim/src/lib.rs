@@ -4,6 +4,7 @@
 mod acl;
 mod api;
 mod auth;
+mod backup;
 mod builder;
 mod carried;
 mod clock;
@@ -11,6 +12,7 @@ mod cluster_log;
 mod control;
 mod copies;
 mod crm;
+mod destroy;
 mod dispatch;
 mod doors;
 mod drive;
@@ -55,8 +57,8 @@ pub use handle::SimHandle;
 pub use log::Entry as RequestEntry;
 pub use sim::Timing;
 pub use state::{
-    AclEntry, Device, Guest, Ha, HaRule, Health, Node, Pool, State, Storage, StorageKind, Token,
-    User, Vm, VmFaults, VmNumber, Volume,
+    AclEntry, Device, Guest, Ha, HaRule, Health, Node, Pool, Quirk, State, Storage, StorageKind,
+    Token, User, Vm, VmFaults, VmNumber, Volume,
 };
 
 /// The simulator could not start.

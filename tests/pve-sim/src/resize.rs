@@ -85,7 +85,13 @@ fn grow(
 ) -> Result<(), Fail> {
     let mut state = sim.lock();
     let definition = state.enabled_storage(storage, &order.node)?.clone();
-    let real = definition.kind.round(wanted);
+    let real = definition.round(wanted);
+    let taken = definition.used + state.allocated(storage, &definition, &order.node);
+    let grown = real.saturating_sub(state.volume(&order.node, volid).map_or(0, |v| v.size));
+    if definition.kind.is_thick() && definition.total.saturating_sub(taken) < grown {
+        let text = definition.no_room_to_grow(name, grown);
+        return Err(Fail::die(text));
+    }
     let running = state.vms.get(&order.vmid).is_some_and(|vm| vm.running);
     let at = state
         .volume_at(&order.node, volid)
@@ -98,12 +104,13 @@ fn grow(
     }
     match definition.kind {
         // The file of a running VM is grown by its QEMU.
-        StorageKind::Dir if running => {}
-        StorageKind::Dir => log.line("Image resized."),
-        StorageKind::LvmThin => log.line(format!(
+        StorageKind::Dir | StorageKind::Nfs if running => {}
+        StorageKind::Dir | StorageKind::Nfs => log.line("Image resized."),
+        StorageKind::Lvm | StorageKind::LvmThin => log.line(format!(
             "  Logical volume {}/{name} successfully resized.",
             definition.vgname
         )),
+        StorageKind::ZfsPool | StorageKind::Rbd | StorageKind::Drbd => {}
     }
     let vm = state
         .vms

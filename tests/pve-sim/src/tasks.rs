@@ -176,8 +176,14 @@ fn finish(sim: &Sim, upid: &str, result: Result<(), String>, effect: Option<&Tas
     let Some(task) = tasks.list.iter_mut().find(|task| task.upid == upid) else {
         return;
     };
+    let lines = task.log.lines();
+    let warned = lines
+        .iter()
+        .filter(|line| line.starts_with("WARN: "))
+        .count();
     let exit = match (result, effect) {
         (Ok(()), Some(TaskEffect::Warn { count })) => format!("WARNINGS: {count}"),
+        (Ok(()), _) if warned > 0 => format!("WARNINGS: {warned}"),
         (Err(text), _) => text,
         (Ok(()), _) => "OK".to_owned(),
     };

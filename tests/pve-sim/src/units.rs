@@ -8,7 +8,7 @@ const UNITS: [(u64, char); 4] = [
     (1 << 10, 'K'),
 ];
 /// LVM's default extent.
-const EXTENT: u64 = 4 << 20;
+pub(crate) const EXTENT: u64 = 4 << 20;
 
 /// `size` of `POST …/content`: `\d+[MG]?`, a bare number is KiB. The result is in bytes.
 pub(crate) fn content_size(text: &str) -> Option<u64> {

@@ -268,6 +268,7 @@ impl Update<'_> {
             drive.options.remove("format");
         }
         if let Some(volid) = drive.volid() {
+            volumes::await_link(self.sim, node, volid).await;
             let size = volumes::activate(&self.sim.lock(), node, volid)?;
             drive
                 .options

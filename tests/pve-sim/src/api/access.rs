@@ -86,9 +86,9 @@ fn change_acl(call: &Call) -> ApiResult {
         .all(|name| call.text(name).is_empty())
     {
         let text = "either 'users', 'groups' or 'tokens' is required.";
-        let names = ["users", "groups", "tokens"];
+        let keys = ["users", "groups", "tokens"];
         return Err(Fail::params(
-            names.map(|name| (name.to_owned(), text.to_owned())).into(),
+            keys.map(|name| (name.to_owned(), text.to_owned())).into(),
         ));
     }
     let change = Change {

@@ -55,14 +55,19 @@ fn row(volume: &Volume, storage: &crate::state::Storage) -> Value {
     });
     if let Some(map) = row.as_object_mut() {
         match storage.kind {
-            StorageKind::Dir => {
+            StorageKind::Dir | StorageKind::Nfs => {
                 map.insert("ctime".into(), json!(volume.ctime));
                 map.insert("parent".into(), Value::Null);
                 map.insert("used".into(), json!(4096));
             }
-            StorageKind::LvmThin => {
+            StorageKind::Lvm | StorageKind::LvmThin => {
                 map.insert("ctime".into(), json!(volume.ctime.to_string()));
             }
+            StorageKind::ZfsPool | StorageKind::Rbd => {
+                map.insert("name".into(), json!(volume.name));
+                map.insert("parent".into(), Value::Null);
+            }
+            StorageKind::Drbd => {}
         }
     }
     row
@@ -159,11 +164,7 @@ fn get(call: &Call) -> ApiResult {
     let volume = state
         .volume(&node, &volid)
         .ok_or_else(|| Fail::die(storage.no_size_text(&volid, name)))?;
-    let used = if storage.kind == StorageKind::Dir {
-        4096
-    } else {
-        0
-    };
+    let used = if storage.kind.is_file() { 4096 } else { 0 };
     Ok(json!({"path": storage.path_of(name), "size": volume.size, "used": used, "format": volume.format}).into())
 }
 

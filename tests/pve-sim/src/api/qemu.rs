@@ -8,11 +8,11 @@ use super::option_rights::{self, Place};
 use crate::acl;
 use crate::fail::{ApiResult, Fail};
 use crate::router::{Call, Route, now};
-use crate::sim::{Sim, no_config};
-use crate::state::{State, Vm, VmNumber, volume_owner};
+use crate::sim::Sim;
+use crate::state::{State, Vm, VmNumber};
 use crate::tasks::{self, TaskKind};
 use crate::update::{self, Change};
-use crate::{drive, qemu, volumes};
+use crate::{destroy, drive, qemu};
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
@@ -211,84 +211,24 @@ fn forget(sim: &Sim, vmid: VmNumber) {
 }
 
 fn destroy(call: &Call) -> ApiResult {
-    let (node, vmid) = (call.node(), call.vmid());
     super::only_root(call, "skiplock")?;
-    let (purge, unreferenced) = (call.flag("purge"), call.flag("destroy-unreferenced-disks"));
-    call.sim.with_vm(&node, vmid, |vm| {
-        if vm.protected() {
-            return Err(Fail::die(format!(
-                "can't remove VM {vmid} - protection mode enabled"
-            )));
-        }
-        Ok(())
-    })??;
-    let sid = format!("vm:{vmid}");
-    if !purge && call.sim.lock().ha.resources.contains_key(&sid) {
-        return Err(Fail::die(format!(
-            "unable to remove VM {vmid} - used in HA resources and purge parameter not set."
-        )));
-    }
-    call.sim.with_vm(&node, vmid, |vm| stopped(vm, vmid))??;
+    let order = destroy::Order {
+        node: call.node(),
+        vmid: call.vmid(),
+        purge: call.flag("purge"),
+        unreferenced: call.flag("destroy-unreferenced-disks"),
+    };
+    destroy::check(&call.sim.lock(), &order)?;
     let what = TaskKind {
-        node: node.clone(),
+        node: order.node.clone(),
         kind: "qmdestroy",
-        id: vmid.to_string(),
+        id: order.vmid.to_string(),
     };
     let sim = call.sim.clone();
     let upid = tasks::fork(&call.sim, &call.who, &what, move |log| async move {
-        let _guard = sim.lock_vm(&node, vmid).await?;
-        let volumes = {
-            let state = sim.lock();
-            let vm = state
-                .vms
-                .get(&vmid)
-                .filter(|vm| vm.node == node)
-                .ok_or_else(|| no_config(&node, vmid))?;
-            check_destroy(vm, vmid)?;
-            let in_config = vm
-                .config
-                .iter()
-                .chain(&vm.pending)
-                .filter(|(key, _)| drive::slot(key).is_some() || drive::is_unused(key));
-            let mut ids: Vec<String> = in_config
-                .filter_map(|(_, value)| value.split(',').next().map(str::to_owned))
-                .collect();
-            if unreferenced {
-                ids.extend(state.volumes.iter().map(crate::state::Volume::volid));
-            }
-            ids.retain(|volid| {
-                volume_owner(&state, volid) == Some(vmid) && state.volume(&node, volid).is_some()
-            });
-            ids.sort();
-            ids.dedup();
-            ids
-        };
-        for volid in volumes {
-            volumes::free(&sim, &node, &volid, Some(&log)).await?;
-        }
-        if purge {
-            log.line(format!("purging VM {vmid} from related configurations.."));
-        }
-        forget(&sim, vmid);
+        destroy::run(&sim, &order, &log).await?;
+        forget(&sim, order.vmid);
         Ok(())
     });
     Ok(json!(upid).into())
-}
-
-/// Under the VM's lock everything is looked at again, and its `lock:` for the first time.
-fn check_destroy(vm: &Vm, vmid: VmNumber) -> Result<(), Fail> {
-    if vm.protected() {
-        return Err(Fail::die(format!(
-            "can't remove VM {vmid} - protection mode enabled"
-        )));
-    }
-    stopped(vm, vmid)?;
-    update::check_state(vm, None)
-}
-
-fn stopped(vm: &Vm, vmid: VmNumber) -> Result<(), Fail> {
-    if vm.running {
-        return Err(Fail::die(format!("VM {vmid} is running - destroy failed")));
-    }
-    Ok(())
 }

@@ -1,16 +1,19 @@
 //! `/nodes/{node}/qemu/{vmid}/snapshot`: taking, listing and dropping snapshots of a VM.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::drive;
+use crate::drive::{self, Drive};
 use crate::fail::{ApiResult, Fail};
+use crate::hardware::Backing;
+use crate::qemu;
 use crate::router::{Call, Route, now};
 use crate::sim::Sim;
-use crate::state::{State, StorageKind, Vm, VmNumber, suffix_format};
+use crate::state::{State, StorageKind, Vm, VmNumber, Volume, suffix_format};
 use crate::tasks::{self, TaskKind};
-use crate::update;
+use crate::{units, update, volumes};
 
 pub(super) fn routes() -> Vec<Route> {
     let base = "/nodes/{node}/qemu/{vmid}/snapshot";
@@ -21,6 +24,11 @@ pub(super) fn routes() -> Vec<Route> {
             "DELETE",
             "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}",
             delete,
+        ),
+        now(
+            "POST",
+            "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}/rollback",
+            rollback,
         ),
         now(
             "GET",
@@ -55,7 +63,7 @@ fn list(call: &Call) -> ApiResult {
     Ok(Value::Array(rows).into())
 }
 
-fn snapshot_row(name: &str, section: &std::collections::BTreeMap<String, String>) -> Value {
+fn snapshot_row(name: &str, section: &BTreeMap<String, String>) -> Value {
     let time = section
         .get("snaptime")
         .and_then(|text| text.parse::<u64>().ok())
@@ -90,106 +98,323 @@ fn config(call: &Call) -> ApiResult {
     Ok(Value::Object(map).into())
 }
 
-/// Whether every disk can be snapshotted: thin LVs and qcow2 files can (`volume_has_feature`).
-fn has_feature(state: &State, vm: &Vm) -> bool {
-    let disks = vm
-        .config
+/// Disks of a config or of a snapshot's section, CD drives left out.
+fn disks(section: &BTreeMap<String, String>) -> Vec<String> {
+    let slots = section
         .iter()
         .filter(|(key, value)| drive::slot(key).is_some() && !value.contains("media=cdrom"));
-    disks
-        .filter_map(|(_, value)| value.split(',').next()?.split_once(':'))
-        .all(|(storage, name)| {
-            let kind = state.storages.get(storage).map(|found| found.kind);
-            kind == Some(StorageKind::LvmThin) || suffix_format(name) == Some("qcow2")
-        })
+    slots
+        .filter_map(|(_, value)| value.split(',').next())
+        .filter(|volid| volid.contains(':'))
+        .map(str::to_owned)
+        .collect()
 }
 
-fn fork(
-    call: &Call,
-    kind: &'static str,
-    work: impl FnOnce(&Sim, &str, VmNumber) -> Result<(), Fail> + Send + 'static,
-) -> ApiResult {
-    let (node, vmid, sim) = (call.node(), call.vmid(), Arc::clone(&call.sim));
-    call.sim.with_vm(&node, vmid, |_| ())?;
-    let what = TaskKind {
-        node: node.clone(),
-        kind,
-        id: vmid.to_string(),
+/// Whether every disk can be snapshotted: by its storage, or as a qcow2 file (`volume_has_feature`).
+fn has_feature(state: &State, vm: &Vm) -> bool {
+    disks(&vm.config).iter().all(|volid| {
+        let (storage, name) = volid.split_once(':').unwrap_or((volid, ""));
+        let kind = state.storages.get(storage).map(|found| found.kind);
+        kind.is_some_and(StorageKind::snapshots_raw) || suffix_format(name) == Some("qcow2")
+    })
+}
+
+fn is_template(vm: &Vm) -> bool {
+    vm.config.get("template").is_some_and(|flag| flag == "1")
+}
+
+/// A snapshot that is worked on.
+struct Work {
+    sim: Arc<Sim>,
+    node: String,
+    vmid: VmNumber,
+    name: String,
+}
+
+impl Work {
+    fn fork<F, W>(call: &Call, kind: &'static str, work: F) -> ApiResult
+    where
+        F: FnOnce(Self) -> W + Send + 'static,
+        W: Future<Output = Result<(), Fail>> + Send + 'static,
+    {
+        let order = Self {
+            sim: Arc::clone(&call.sim),
+            node: call.node(),
+            vmid: call.vmid(),
+            name: call.text("snapname").to_owned(),
+        };
+        call.sim.with_vm(&order.node, order.vmid, |_| ())?;
+        let what = TaskKind {
+            node: order.node.clone(),
+            kind,
+            id: order.vmid.to_string(),
+        };
+        let upid = tasks::fork(&call.sim, &call.who, &what, move |_| work(order));
+        Ok(json!(upid).into())
+    }
+
+    /// One step under the VM's file lock. Between the steps its `lock:` tells others to stay away.
+    async fn step<T>(&self, code: impl FnOnce(&mut Vm) -> Result<T, Fail>) -> Result<T, Fail> {
+        let _guard = self.sim.lock_vm(&self.node, self.vmid).await?;
+        let before = self.sim.with_vm(&self.node, self.vmid, |vm| vm.clone())?;
+        let done = self.sim.with_vm(&self.node, self.vmid, code)?;
+        let wrote = done.and_then(|value| {
+            self.sim.may_write(&self.node, self.vmid)?;
+            Ok(value)
+        });
+        if wrote.is_err() {
+            self.sim.with_vm(&self.node, self.vmid, |vm| *vm = before)?;
+        }
+        wrote
+    }
+
+    /// The state of a volume at the snapshot, beside it.
+    fn image(&self, volume: &Volume) -> Backing {
+        let mut image = volumes::backing(volume);
+        image.name = format!("{}@{}", image.name, self.name);
+        image
+    }
+
+    fn each_volume(
+        &self,
+        volids: &[String],
+        code: impl Fn(&mut Volume, Backing) -> Result<(), String>,
+    ) -> Result<(), Fail> {
+        let mut state = self.sim.lock();
+        for volid in volids {
+            let at = state.volume_at(&self.node, volid);
+            let volume = at.and_then(|at| state.volumes.get_mut(at));
+            let Some(volume) = volume else {
+                return Err(Fail::die(format!("volume '{volid}' does not exist")));
+            };
+            let image = self.image(volume);
+            code(volume, image).map_err(Fail::die)?;
+        }
+        Ok(())
+    }
+
+    async fn take(self, description: Option<String>) -> Result<(), Fail> {
+        let feature = {
+            let state = self.sim.lock();
+            let vm = state.vms.get(&self.vmid);
+            vm.is_none_or(|vm| has_feature(&state, vm))
+        };
+        let now = self.sim.clock.epoch();
+        let name = self.name.clone();
+        let volids = self
+            .step(|vm| {
+                if is_template(vm) {
+                    return Err(Fail::die("you can't take a snapshot if it's a template"));
+                }
+                update::check_state(vm, None)?;
+                if vm.snapshots.contains_key(&name) {
+                    return Err(Fail::die(format!("snapshot name '{name}' already used")));
+                }
+                if !feature {
+                    return Err(Fail::die("snapshot feature is not available"));
+                }
+                let mut section = vm.config.clone();
+                section.retain(|key, _| !drive::is_unused(key));
+                section.insert("snaptime".into(), now.to_string());
+                section.insert("snapstate".into(), "prepare".into());
+                if let Some(text) = description {
+                    section.insert("description".into(), text);
+                }
+                let volids = disks(&section);
+                vm.snapshots.insert(name.clone(), section);
+                vm.config.insert("lock".into(), "snapshot".into());
+                Ok(volids)
+            })
+            .await?;
+        self.sim.clock.sleep(self.sim.timing.allocate).await;
+        self.each_volume(&volids, |volume, image| {
+            self.sim.hardware.copy(&volumes::backing(volume), &image)
+        })?;
+        self.step(|vm| {
+            if let Some(section) = vm.snapshots.get_mut(&self.name) {
+                section.remove("snapstate");
+            }
+            vm.config.remove("lock");
+            vm.config.insert("parent".into(), self.name.clone());
+            Ok(())
+        })
+        .await
+    }
+
+    async fn drop(self) -> Result<(), Fail> {
+        let volids = self
+            .step(|vm| {
+                let gone = || absent(&self.name);
+                let section = vm.snapshots.get(&self.name).ok_or_else(gone)?;
+                let volids = disks(section);
+                update::check_state(vm, None)?;
+                if is_template(vm) {
+                    return Err(Fail::die("you can't delete a snapshot if vm is a template"));
+                }
+                vm.config.insert("lock".into(), "snapshot-delete".into());
+                if let Some(section) = vm.snapshots.get_mut(&self.name) {
+                    section.insert("snapstate".into(), "delete".into());
+                }
+                Ok(volids)
+            })
+            .await?;
+        self.sim.clock.sleep(self.sim.timing.allocate).await;
+        self.each_volume(&volids, |_, image| self.sim.hardware.remove(&image))?;
+        self.step(|vm| {
+            forget(vm, &self.name, &volids);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The VM is stopped and stays so; config and bytes are as they were (`snapshot_rollback`).
+    async fn roll_back(self, start: bool) -> Result<(), Fail> {
+        let newest = {
+            let state = self.sim.lock();
+            let vm = state.vms.get(&self.vmid);
+            vm.and_then(|vm| blocked_by_newer(&state, vm, &self.name))
+        };
+        let (section, running) = self
+            .step(|vm| {
+                if is_template(vm) {
+                    return Err(Fail::die("you can't rollback if vm is a template"));
+                }
+                let section = vm.snapshots.get(&self.name).cloned();
+                let section = section.ok_or_else(|| absent(&self.name))?;
+                if let Some(text) = newest {
+                    return Err(Fail::die(text));
+                }
+                if let Some(state) = section.get("snapstate") {
+                    return Err(Fail::die(format!(
+                        "unable to rollback to incomplete snapshot (snapstate = {state})"
+                    )));
+                }
+                update::check_state(vm, None)?;
+                vm.config.insert("lock".into(), "rollback".into());
+                Ok((section, vm.running))
+            })
+            .await?;
+        if running {
+            qemu::stop(&self.sim, &self.node, self.vmid)?;
+        }
+        self.sim.clock.sleep(self.sim.timing.allocate).await;
+        let sizes = sizes(&section);
+        self.each_volume(&disks(&section), |volume, image| {
+            let own = volumes::backing(volume);
+            self.sim.hardware.copy(&image, &own)?;
+            if let Some(size) = sizes.get(&volume.volid()) {
+                volume.size = *size;
+                self.sim.hardware.resize(&own, *size)?;
+            }
+            Ok(())
+        })?;
+        self.step(|vm| {
+            restore(vm, &self.name, &section);
+            Ok(())
+        })
+        .await?;
+        if start {
+            qemu::start(&self.sim, &self.node, self.vmid)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a section's disks, as it says.
+fn sizes(section: &BTreeMap<String, String>) -> BTreeMap<String, u64> {
+    let parsed = section
+        .iter()
+        .filter(|(key, _)| drive::slot(key).is_some())
+        .filter_map(|(key, value)| Drive::parse(key, value).ok());
+    parsed
+        .filter_map(|drive| {
+            let size = units::drive_size(drive.option("size")?)?;
+            Some((drive.file.clone(), size))
+        })
+        .collect()
+}
+
+/// ZFS goes back to the most recent snapshot only.
+fn blocked_by_newer(state: &State, vm: &Vm, name: &str) -> Option<String> {
+    let section = vm.snapshots.get(name)?;
+    let time = |section: &BTreeMap<String, String>| section.get("snaptime").cloned();
+    let on_zfs = |volid: &&String| {
+        let id = volid.split(':').next().unwrap_or_default();
+        let storage = state.storages.get(id);
+        storage.is_some_and(|storage| storage.kind == StorageKind::ZfsPool)
     };
-    let upid = tasks::fork(&call.sim, &call.who, &what, move |_| async move {
-        let _guard = sim.lock_vm(&node, vmid).await?;
-        work(&sim, &node, vmid)
+    let volids = disks(section);
+    let volid = volids.iter().find(on_zfs)?;
+    let others = vm.snapshots.iter().filter(|(other, _)| *other != name);
+    let mut newer = others.filter(|(_, other)| {
+        disks(other).contains(volid)
+            && (time(other) > time(section) || other.get("parent").is_some_and(|p| p == name))
     });
-    Ok(json!(upid).into())
+    newer.next()?;
+    Some(format!(
+        "can't rollback, '{name}' is not most recent snapshot on '{volid}'"
+    ))
+}
+
+/// Volumes that only the snapshot knew become unused, whoever owns them.
+fn forget(vm: &mut Vm, name: &str, volids: &[String]) {
+    let section = vm.snapshots.remove(name).unwrap_or_default();
+    let parent = section.get("parent").cloned();
+    let children = std::iter::once(&mut vm.config).chain(vm.snapshots.values_mut());
+    for child in children.filter(|child| child.get("parent").is_some_and(|p| p == name)) {
+        match &parent {
+            Some(parent) => child.insert("parent".into(), parent.clone()),
+            None => child.remove("parent"),
+        };
+    }
+    vm.config.remove("lock");
+    let attached = disks(&vm.config);
+    for volid in volids.iter().filter(|volid| !attached.contains(volid)) {
+        vm.add_unused(volid);
+    }
+}
+
+/// The snapshot's config, with the description and the unused disks of now; disks that came later become unused.
+fn restore(vm: &mut Vm, name: &str, section: &BTreeMap<String, String>) {
+    let kept = disks(section);
+    let later: Vec<String> = disks(&vm.config)
+        .into_iter()
+        .filter(|volid| !kept.contains(volid))
+        .collect();
+    let mut config = section.clone();
+    for key in ["snaptime", "snapstate", "vmstate", "description"] {
+        config.remove(key);
+    }
+    for (key, value) in &vm.config {
+        if drive::is_unused(key) || key == "description" {
+            config.insert(key.clone(), value.clone());
+        }
+    }
+    config.insert("parent".into(), name.to_owned());
+    vm.config = config;
+    vm.pending.clear();
+    vm.pending_delete.clear();
+    for volid in &later {
+        vm.add_unused(volid);
+    }
 }
 
 fn create(call: &Call) -> ApiResult {
-    let name = call.text("snapname").to_owned();
-    if ["current", "pending"].contains(&name.as_str()) {
+    let name = call.text("snapname");
+    if ["current", "pending"].contains(&name) {
         return Err(Fail::die(format!(
             "unable to use snapshot name '{name}' (reserved name)"
         )));
     }
     let description = call.get("description").map(str::to_owned);
-    fork(call, "qmsnapshot", move |sim, node, vmid| {
-        let feature = {
-            let state = sim.lock();
-            state
-                .vms
-                .get(&vmid)
-                .is_none_or(|vm| has_feature(&state, vm))
-        };
-        let now = sim.clock.epoch();
-        sim.with_vm(node, vmid, |vm| {
-            update::check_state(vm, None)?;
-            if vm.snapshots.contains_key(&name) {
-                return Err(Fail::die(format!("snapshot name '{name}' already used")));
-            }
-            if !feature {
-                return Err(Fail::die("snapshot feature is not available"));
-            }
-            let mut section = vm.config.clone();
-            section.retain(|key, _| !drive::is_unused(key));
-            section.insert("snaptime".into(), now.to_string());
-            if let Some(text) = description {
-                section.insert("description".into(), text);
-            }
-            vm.config.insert("parent".into(), name.clone());
-            vm.snapshots.insert(name, section);
-            Ok(())
-        })?
-    })
+    Work::fork(call, "qmsnapshot", move |work| work.take(description))
 }
 
 fn delete(call: &Call) -> ApiResult {
-    let name = call.text("snapname").to_owned();
-    fork(call, "qmdelsnapshot", move |sim, node, vmid| {
-        sim.with_vm(node, vmid, |vm| {
-            update::check_state(vm, None)?;
-            let section = vm.snapshots.remove(&name).ok_or_else(|| absent(&name))?;
-            let parent = section.get("parent").cloned();
-            let children = std::iter::once(&mut vm.config).chain(vm.snapshots.values_mut());
-            for child in children.filter(|child| child.get("parent") == Some(&name)) {
-                match &parent {
-                    Some(parent) => child.insert("parent".into(), parent.clone()),
-                    None => child.remove("parent"),
-                };
-            }
-            // Volumes that only the snapshot knew become unused, whoever owns them.
-            for (_, value) in section
-                .iter()
-                .filter(|(key, value)| drive::slot(key).is_some() && value.contains(':'))
-            {
-                let volid = value.split(',').next().unwrap_or_default();
-                if !vm
-                    .config
-                    .values()
-                    .any(|other| other.split(',').next() == Some(volid))
-                {
-                    vm.add_unused(volid);
-                }
-            }
-            Ok(())
-        })?
-    })
+    Work::fork(call, "qmdelsnapshot", Work::drop)
+}
+
+fn rollback(call: &Call) -> ApiResult {
+    let start = call.flag("start");
+    Work::fork(call, "qmrollback", move |work| work.roll_back(start))
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::acl;
 use crate::fail::{ApiResult, Fail};
 use crate::router::{Call, Route, now};
-use crate::state::{State, Storage, StorageKind};
+use crate::state::{Quirk, State, Storage, StorageKind};
 use crate::stats::Stats;
 
 pub(super) fn routes() -> Vec<Route> {
@@ -38,21 +38,23 @@ pub(crate) fn used(state: &State, id: &str, storage: &Storage, node: &str) -> u6
         .filter(|v| v.storage == id && (storage.shared || v.node.as_deref() == Some(node)));
     let files = u64::try_from(ours.count()).unwrap_or(0) * 4096;
     match storage.kind {
-        StorageKind::Dir => storage.used + files,
-        StorageKind::LvmThin => storage.used,
+        StorageKind::Dir | StorageKind::Nfs => storage.used + files,
+        kind if kind.is_thick() => storage.used + state.allocated(id, storage, node),
+        _ => storage.used,
     }
 }
 
 fn figures(state: &State, id: &str, storage: &Storage, node: &str) -> Map<String, Value> {
     let enabled = !storage.disable && storage.on_node(node);
-    let (total, used) = if enabled {
+    let active = enabled && !storage.is(Quirk::Unreachable);
+    let (total, used) = if active {
         (storage.total, used(state, id, storage, node))
     } else {
         (0, 0)
     };
     let value = json!({
         "type": storage.kind.name(), "content": content(storage), "shared": u8::from(storage.shared), "enabled": u8::from(enabled),
-        "active": u8::from(enabled), "total": total, "used": used, "avail": total.saturating_sub(used),
+        "active": u8::from(active), "total": total, "used": used, "avail": total.saturating_sub(used),
     });
     value.as_object().cloned().unwrap_or_default()
 }
@@ -121,7 +123,10 @@ pub(super) fn resource_row(
         "id": format!("storage/{node}/{id}"), "storage": id, "node": node, "type": "storage", "plugintype": storage.kind.name(),
         "shared": u8::from(storage.shared), "content": content(storage), "status": "unknown",
     });
-    if let (true, Some(map)) = (known, row.as_object_mut()) {
+    if let (true, Some(map)) = (
+        known && !storage.is(Quirk::Unreachable),
+        row.as_object_mut(),
+    ) {
         map.insert("status".into(), json!("available"));
         let live = || (storage.total, used(state, id, storage, node));
         let (total, used) = told.storage(state, node, id).unwrap_or_else(live);

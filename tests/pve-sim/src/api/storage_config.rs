@@ -9,7 +9,7 @@ use crate::acl;
 use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Route, now, null};
 use crate::schema;
-use crate::state::{State, Storage, StorageKind};
+use crate::state::{Quirk, State, Storage, StorageKind};
 use crate::units;
 
 /// What a type of storage takes: required and fixed, and optional options.
@@ -77,8 +77,8 @@ fn absent(id: &str) -> Fail {
 
 fn options(kind: StorageKind) -> &'static Options {
     match kind {
-        StorageKind::Dir => &DIR,
-        StorageKind::LvmThin => &THIN,
+        StorageKind::Dir | StorageKind::Nfs => &DIR,
+        _ => &THIN,
     }
 }
 
@@ -99,13 +99,23 @@ fn definition(state: &State, id: &str, storage: &Storage) -> Value {
     map.insert("content".into(), json!(joined(&storage.content)));
     map.insert("digest".into(), json!(digest(state)));
     match storage.kind {
-        StorageKind::Dir => {
+        StorageKind::Dir | StorageKind::Nfs => {
             map.insert("path".into(), json!(storage.path));
+        }
+        StorageKind::Lvm => {
+            map.insert("vgname".into(), json!(storage.vgname));
+            if storage.is(Quirk::Saferemove) {
+                map.insert("saferemove".into(), json!(1));
+            }
         }
         StorageKind::LvmThin => {
             map.insert("vgname".into(), json!(storage.vgname));
             map.insert("thinpool".into(), json!(storage.thinpool));
         }
+        StorageKind::ZfsPool | StorageKind::Rbd => {
+            map.insert("pool".into(), json!(storage.pool));
+        }
+        StorageKind::Drbd => {}
     }
     for (key, set) in [("shared", storage.shared), ("disable", storage.disable)] {
         if set {

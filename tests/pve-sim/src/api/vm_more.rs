@@ -73,7 +73,7 @@ fn disks(section: &std::collections::BTreeMap<String, String>) -> Vec<(String, D
         .collect()
 }
 
-/// `volume_has_feature` of the two types of storage; `of_snapshot` asks for a snapshot of the volume.
+/// `volume_has_feature` of each type of storage (api.md 4.6); `of_snapshot` asks for a snapshot of the volume.
 fn volume_has(state: &State, volid: &str, feature: &str, of_snapshot: bool) -> bool {
     let Some((id, name)) = volid.split_once(':') else {
         return false;
@@ -82,12 +82,26 @@ fn volume_has(state: &State, volid: &str, feature: &str, of_snapshot: bool) -> b
     let base = file.starts_with("base-");
     let qcow2 = suffix_format(name) == Some("qcow2");
     match state.storages.get(id).map(|storage| storage.kind) {
-        Some(StorageKind::LvmThin) => match feature {
+        Some(StorageKind::LvmThin | StorageKind::Rbd) => match feature {
             "snapshot" => !of_snapshot && !base,
             "clone" => base || of_snapshot,
             _ => true,
         },
-        Some(StorageKind::Dir) => match feature {
+        Some(StorageKind::ZfsPool) => match feature {
+            "snapshot" => !of_snapshot && !base,
+            "clone" => base && !of_snapshot,
+            _ => true,
+        },
+        Some(StorageKind::Drbd) => match feature {
+            "snapshot" => !of_snapshot,
+            "clone" => false,
+            _ => true,
+        },
+        Some(StorageKind::Lvm) => match feature {
+            "snapshot" | "clone" => false,
+            _ => !of_snapshot,
+        },
+        Some(StorageKind::Dir | StorageKind::Nfs) => match feature {
             "snapshot" => qcow2 && !of_snapshot && !base,
             "clone" => base && !of_snapshot,
             _ => qcow2 || !of_snapshot,

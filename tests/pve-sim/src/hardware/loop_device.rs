@@ -93,6 +93,14 @@ impl LoopHardware {
             .join(&backing.name)
     }
 
+    /// Where the blocks of the last deleted thick volume of a storage are.
+    fn freed(&self, backing: &Backing) -> PathBuf {
+        let place = backing.node.as_deref().unwrap_or("shared");
+        self.run_dir
+            .join("freed")
+            .join(format!("{}-{place}", backing.storage))
+    }
+
     fn tree(&self, vmid: VmNumber) -> GuestTree {
         GuestTree::new(self.run_dir.join(format!("vm-{vmid}")))
     }
@@ -116,7 +124,15 @@ impl Hardware for LoopHardware {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(failed("cannot make the volume's directory"))?;
         }
-        let file = fs::File::create(&path).map_err(failed("cannot make the volume"))?;
+        // Old blocks are taken as they are.
+        let old = self.freed(backing);
+        let reused = fs::rename(&old, &path).is_ok();
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(!reused)
+            .open(&path)
+            .map_err(failed("cannot make the volume"))?;
         file.set_len(bytes)
             .map_err(failed("cannot size the volume"))
     }
@@ -145,6 +161,14 @@ impl Hardware for LoopHardware {
             }
             _ => Ok(()),
         }
+    }
+
+    fn recycle(&self, backing: &Backing) -> Result<(), String> {
+        let old = self.freed(backing);
+        if let Some(folder) = old.parent() {
+            fs::create_dir_all(folder).map_err(failed("cannot keep old blocks"))?;
+        }
+        fs::rename(self.file(backing), old).map_err(failed("cannot keep old blocks"))
     }
 
     fn copy(&self, from: &Backing, to: &Backing) -> Result<(), String> {
@@ -230,5 +254,41 @@ impl Hardware for LoopHardware {
         for ((vmid, _), plugged) in &all {
             self.release(*vmid, plugged);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backing(name: &str) -> Backing {
+        Backing {
+            storage: "thick".to_owned(),
+            node: Some("pve1".to_owned()),
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_next_thick_volume_shows_the_blocks_of_the_last_one_and_another_storage_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let hardware = LoopHardware {
+            run_dir: folder.path().to_owned(),
+            plugged: Mutex::default(),
+        };
+        let (old, new, other) = (backing("old"), backing("new"), backing("other"));
+        hardware.create(&old, 8).unwrap();
+        fs::write(hardware.file(&old), b"secret!!").unwrap();
+        hardware.recycle(&old).unwrap();
+        let elsewhere = Backing {
+            storage: "thin".to_owned(),
+            ..other.clone()
+        };
+        hardware.create(&elsewhere, 8).unwrap();
+        assert_eq!(fs::read(hardware.file(&elsewhere)).unwrap(), [0; 8]);
+        hardware.create(&new, 12).unwrap();
+        assert_eq!(fs::read(hardware.file(&new)).unwrap(), b"secret!!\0\0\0\0");
+        hardware.create(&other, 4).unwrap();
+        assert_eq!(fs::read(hardware.file(&other)).unwrap(), [0; 4]);
     }
 }

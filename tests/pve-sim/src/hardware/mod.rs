@@ -25,6 +25,8 @@ pub(crate) trait Hardware: Debug + Send + Sync {
     fn resize(&self, backing: &Backing, bytes: u64) -> Result<(), String>;
     /// Deletes the bytes, in use or not.
     fn remove(&self, backing: &Backing) -> Result<(), String>;
+    /// Deletes a thick volume: its bytes show up again in the next one of its place.
+    fn recycle(&self, backing: &Backing) -> Result<(), String>;
     /// Copies one volume's bytes into another.
     fn copy(&self, from: &Backing, to: &Backing) -> Result<(), String>;
     fn rename(&self, from: &Backing, to: &Backing) -> Result<(), String>;
@@ -66,6 +68,10 @@ impl Hardware for MemoryHardware {
     }
 
     fn remove(&self, _: &Backing) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn recycle(&self, _: &Backing) -> Result<(), String> {
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 mod guest;
 mod ha;
+mod plugin;
 mod storage;
 mod vm;
 
@@ -11,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 pub use guest::Guest;
 pub use ha::{Ha, HaRule};
-pub use storage::{Storage, StorageKind, Volume};
+pub use plugin::StorageKind;
+pub use storage::{Quirk, Storage, Volume};
 pub(crate) use storage::{suffix_format, volume_owner};
 pub use vm::{Device, Vm, VmFaults};
 

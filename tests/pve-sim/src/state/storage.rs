@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{State, VmNumber};
+use super::{State, StorageKind, VmNumber};
 use crate::fail::Fail;
-use crate::units;
 
 /// A storage definition of `/etc/pve/storage.cfg`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,7 +25,14 @@ pub struct Storage {
     pub total: u64,
     /// Bytes that something else uses.
     pub used: u64,
-    /// Further options of the definition, kept as they were given.
+    /// Pool of `zfspool` and `rbd`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pool: String,
+    /// Bytes that each volume is bigger than asked for.
+    pub overhead: u64,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub quirks: BTreeSet<Quirk>,
+    /// Further options of the definition, kept as they were given (`server`, `export`, `krbd`, …).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
 }
@@ -44,32 +50,31 @@ impl Default for Storage {
             thinpool: String::new(),
             total: 270_553_174_016,
             used: 34_439_151_616,
+            pool: String::new(),
+            overhead: 0,
+            quirks: BTreeSet::new(),
             options: BTreeMap::new(),
         }
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What is unusual about a storage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum StorageKind {
-    Dir,
-    LvmThin,
+pub enum Quirk {
+    /// A new volume gets another name than asked for (`drbd`).
+    Renames,
+    /// No room for anything new, whatever the figures say.
+    Full,
+    /// The storage behind it does not answer.
+    Unreachable,
+    /// Blocks of deleted volumes are wiped (`lvm`).
+    Saferemove,
 }
 
-impl StorageKind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Dir => "dir",
-            Self::LvmThin => "lvmthin",
-        }
-    }
-
-    /// Bytes that a volume of the asked size gets.
-    pub(crate) fn round(self, bytes: u64) -> u64 {
-        match self {
-            Self::Dir => bytes,
-            Self::LvmThin => units::extents(bytes),
-        }
+impl Storage {
+    pub(crate) fn is(&self, quirk: Quirk) -> bool {
+        self.quirks.contains(&quirk)
     }
 }
 
@@ -126,151 +131,6 @@ pub(crate) fn volume_owner(state: &State, volid: &str) -> Option<VmNumber> {
         .map(|parsed| parsed.owner)
 }
 
-impl Storage {
-    /// `parse_volname` of the storage plugin; its texts.
-    pub(crate) fn parse_name(&self, name: &str) -> Result<ParsedName, Fail> {
-        match self.kind {
-            StorageKind::Dir => {
-                let bad = || Fail::die(format!("unable to parse directory volume name '{name}'"));
-                let (dir, file) = name.split_once('/').ok_or_else(bad)?;
-                let owner = dir
-                    .parse()
-                    .ok()
-                    .filter(|_| dir.bytes().all(|b| b.is_ascii_digit()))
-                    .ok_or_else(bad)?;
-                check_file_name(file)?;
-                Ok(ParsedName {
-                    owner,
-                    format: suffix_format(file).unwrap_or("raw"),
-                })
-            }
-            StorageKind::LvmThin => {
-                let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-                let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-                if !name.chars().all(good)
-                    || !ends(name.chars().next())
-                    || !ends(name.chars().last())
-                {
-                    return Err(Fail::die(format!(
-                        "lvm name '{name}' contains illegal characters"
-                    )));
-                }
-                let bad = || Fail::die(format!("unable to parse lvm volume name '{name}'"));
-                let rest = name
-                    .strip_prefix("vm-")
-                    .or_else(|| name.strip_prefix("base-"))
-                    .ok_or_else(bad)?;
-                let (number, tail) = rest.split_once('-').ok_or_else(bad)?;
-                let owner = number
-                    .parse()
-                    .ok()
-                    .filter(|_| !tail.is_empty())
-                    .ok_or_else(bad)?;
-                Ok(ParsedName {
-                    owner,
-                    format: "raw",
-                })
-            }
-        }
-    }
-
-    /// The name inside the storage that an allocation gets.
-    pub(crate) fn new_name(
-        &self,
-        vmid: VmNumber,
-        file: &str,
-        format: Option<&str>,
-    ) -> Result<String, Fail> {
-        match self.kind {
-            StorageKind::Dir => {
-                if format == Some("subvol") {
-                    return Err(Fail::die("storage does not support subvol quotas"));
-                }
-                check_file_name(file)?;
-                Ok(format!("{vmid}/{file}"))
-            }
-            StorageKind::LvmThin => {
-                let format = format.or_else(|| suffix_format(file)).unwrap_or("raw");
-                if format != "raw" {
-                    return Err(Fail::die(format!(
-                        "unsupported format '{format}' at /usr/share/perl5/PVE/Storage/LvmThinPlugin.pm line 102."
-                    )));
-                }
-                if !file.starts_with(&format!("vm-{vmid}-")) {
-                    return Err(Fail::die(format!(
-                        "illegal name '{file}' - should be 'vm-{vmid}-*'"
-                    )));
-                }
-                Ok(file.to_owned())
-            }
-        }
-    }
-
-    /// Path on the PVE node.
-    pub(crate) fn path_of(&self, name: &str) -> String {
-        match self.kind {
-            StorageKind::Dir => format!("{}/images/{name}", self.path),
-            StorageKind::LvmThin => format!("/dev/{}/{name}", self.vgname),
-        }
-    }
-
-    pub(crate) fn exists_text(&self, name: &str) -> String {
-        match self.kind {
-            StorageKind::Dir => format!("disk image '{}' already exists", self.path_of(name)),
-            StorageKind::LvmThin => {
-                let vg = &self.vgname;
-                format!(
-                    "lvcreate '{vg}/{name}' error:   Logical Volume \"{name}\" already exists in volume group \"{vg}\""
-                )
-            }
-        }
-    }
-
-    /// What reading the size of an absent volume says.
-    pub(crate) fn no_size_text(&self, volid: &str, name: &str) -> String {
-        match self.kind {
-            StorageKind::Dir => format!("volume_size_info on '{volid}' failed - no format"),
-            StorageKind::LvmThin => {
-                let vg = &self.vgname;
-                format!(
-                    "can't get size of '/dev/{vg}/{name}':   Failed to find logical volume \"{vg}/{name}\""
-                )
-            }
-        }
-    }
-
-    /// What using an absent volume as a drive says.
-    pub(crate) fn absent_text(&self, volid: &str, name: &str) -> String {
-        match self.kind {
-            StorageKind::Dir => format!("volume '{volid}' does not exist"),
-            StorageKind::LvmThin => format!("no such logical volume {}/{name}", self.vgname),
-        }
-    }
-
-    /// What deleting says while something else holds the volume.
-    pub(crate) fn busy_text(&self, name: &str) -> String {
-        match self.kind {
-            StorageKind::Dir => format!(
-                "unlink '{}' failed - Device or resource busy",
-                self.path_of(name)
-            ),
-            StorageKind::LvmThin => format!(
-                "lvremove '{vg}/{name}' error:   Logical volume {vg}/{name} in use.",
-                vg = self.vgname
-            ),
-        }
-    }
-}
-
-fn check_file_name(file: &str) -> Result<(), Fail> {
-    if suffix_format(file).is_none() || file.contains(['/', ' ', '\t', '\n']) {
-        return Err(Fail::die(format!(
-            "unable to parse volume filename '{file}'"
-        )));
-    }
-    Ok(())
-}
-
 impl State {
     /// `storage_check_enabled`: the definition, if it can be used on that node.
     pub(crate) fn enabled_storage(&self, storage: &str, node: &str) -> Result<&Storage, Fail> {
@@ -287,6 +147,24 @@ impl State {
             )));
         }
         Ok(found)
+    }
+
+    /// The definition, if it can be used there and answers.
+    pub(crate) fn active_storage(&self, storage: &str, node: &str) -> Result<&Storage, Fail> {
+        let found = self.enabled_storage(storage, node)?;
+        if found.is(Quirk::Unreachable) {
+            return Err(Fail::die(format!("storage '{storage}' is not online")));
+        }
+        Ok(found)
+    }
+
+    /// Bytes of all volumes of a storage as seen from a PVE node.
+    pub(crate) fn allocated(&self, id: &str, storage: &Storage, node: &str) -> u64 {
+        let here = self
+            .volumes
+            .iter()
+            .filter(|v| v.storage == id && (storage.shared || v.node.as_deref() == Some(node)));
+        here.map(|volume| volume.size).sum()
     }
 
     pub(crate) fn volume_at(&self, node: &str, volid: &str) -> Option<usize> {

@@ -6,11 +6,13 @@ mod faults;
 mod ha;
 mod hosts;
 mod hotplug;
+mod keep;
 mod leftovers;
 mod moves;
 mod quorum;
 mod rights;
 mod shapes;
+mod storages;
 mod tasks;
 mod wire;
 
