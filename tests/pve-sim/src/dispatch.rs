@@ -37,6 +37,8 @@ pub(crate) async fn answer(sim: Arc<Sim>, here: String, request: Request) -> Opt
     let format = parts.next().unwrap_or_default().to_owned();
     let api_path: Vec<String> = parts.map(str::to_owned).collect();
     let mut entry = Entry::new(&request.method, &format!("/{}", api_path.join("/")));
+    sim.clock.sleep(sim.timing.request).await;
+    tell(&sim);
     let result = route(&sim, &here, &request, (&format, &api_path), &mut entry).await;
     let status = result.as_ref().map_or_else(Fail::status, |_| 200);
     sim.log_request(entry, status);
@@ -44,6 +46,12 @@ pub(crate) async fn answer(sim: Arc<Sim>, here: String, request: Request) -> Opt
         sim.clock.sleep(Duration::from_secs(3)).await;
     }
     reply(&format, &result)
+}
+
+/// What pvestatd of each host tells is due by time, whoever asks for it and when.
+fn tell(sim: &Sim) {
+    let state = sim.lock();
+    sim.stats().refresh(&state, sim.clock.now());
 }
 
 fn reply(format: &str, result: &ApiResult) -> Option<Reply> {

@@ -50,75 +50,92 @@ fn one(format: &str, value: &str) -> Verdict {
     }
 }
 
-/// Formats that are a set of characters; the inner error is `None` for names that are not among them.
+fn looks(what: &str) -> String {
+    format!("value does not look like a valid {what}")
+}
+
+fn word(value: &str, more: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || more.contains(c);
+    !value.is_empty() && value.chars().all(good)
+}
+
+/// Names and the like; the inner error is `None` for formats that are not among them.
 fn named(format: &str, value: &str) -> Result<(), Option<String>> {
-    let word = |more: &'static str| {
-        !value.is_empty()
-            && value
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || more.contains(c))
-    };
-    let looks = |what: &str| format!("value does not look like a valid {what}");
+    let alone = |c: char| c.is_ascii_alphanumeric();
     let (fits, text) = match format {
-        "pve-node" => (crate::schema::node_name(value), looks("node name")),
-        "pve-vmid" => (vmid(value), looks("VM ID")),
         "pve-configid" => (
             crate::schema::config_id(value),
             format!("invalid configuration ID '{value}'"),
         ),
         "pve-groupid" => (
-            word(".-_"),
+            word(value, ".-_"),
             format!("group name '{value}' contains invalid characters"),
         ),
         "pve-roleid" => (
-            word(".-_"),
+            word(value, ".-_"),
             format!("role name '{value}' contains invalid characters"),
         ),
         "pve-realm" => (
-            value.len() > 1 && value.starts_with(|c: char| c.is_ascii_alphabetic()) && word(".-_"),
-            format!("value does not look like a valid realm"),
-        ),
-        "pve-storage-path" => (
-            value
-                .strip_prefix('/')
-                .is_some_and(|rest| !rest.is_empty() && !rest.starts_with([';', '(', ')'])),
-            looks("absolute path"),
+            value.len() > 1
+                && value.starts_with(|c: char| c.is_ascii_alphabetic())
+                && word(value, ".-_"),
+            "value does not look like a valid realm".to_owned(),
         ),
         "pve-storage-vgname" => (
             value.len() > 1
-                && word("-_.")
-                && value.starts_with(|c: char| c.is_ascii_alphanumeric())
-                && value.ends_with(|c: char| c.is_ascii_alphanumeric()),
+                && word(value, "-_.")
+                && value.starts_with(alone)
+                && value.ends_with(alone),
             format!("lvm name '{value}' contains illegal characters"),
         ),
-        "pve-ha-resource-or-vm-id" => (crate::schema::ha_sid(value), looks("ha resource id")),
         "pve-task-status-type" => (
             ["ok", "error", "warning", "unknown"].contains(&value.to_ascii_lowercase().as_str()),
             format!("invalid status '{value}'"),
         ),
-        "dns-name" => (crate::schema::dns_name(value), looks("DNS name")),
-        "email" => (email(value), looks("email address")),
         "urlencoded" => (
-            value
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-%_.!~*'()".contains(c)),
+            value.is_empty() || word(value, "-%_.!~*'()"),
             format!("invalid urlencoded string: {value}"),
         ),
-        "disk-size" => (
-            crate::units::drive_size(value).is_some(),
-            looks(&format!("disk size '{value}'")).replacen("value does", "value does", 1),
-        ),
-        "mac-addr" => (mac(value), looks("unicast MAC address")),
-        _ => return Err(None),
+        _ => return looking(format, value),
     };
     if fits { Ok(()) } else { Err(Some(text)) }
+}
+
+/// Formats whose text is that a value does not look like one.
+fn looking(format: &str, value: &str) -> Result<(), Option<String>> {
+    let path = |rest: &str| !rest.is_empty() && !rest.starts_with([';', '(', ')']);
+    let (fits, what) = match format {
+        "pve-node" => (crate::schema::node_name(value), "node name".to_owned()),
+        "pve-vmid" => (vmid(value), "VM ID".to_owned()),
+        "pve-storage-path" => (
+            value.strip_prefix('/').is_some_and(path),
+            "absolute path".to_owned(),
+        ),
+        "pve-ha-resource-or-vm-id" => (crate::schema::ha_sid(value), "ha resource id".to_owned()),
+        "pve-ha-resource-id" => (
+            value.contains(':') && crate::schema::ha_sid(value),
+            "ha resource id".to_owned(),
+        ),
+        "dns-name" => (crate::schema::dns_name(value), "DNS name".to_owned()),
+        "email" => (email(value), "email address".to_owned()),
+        "disk-size" => (
+            crate::units::drive_size(value).is_some(),
+            format!("disk size: {value}"),
+        ),
+        "mac-addr" => (mac(value), "unicast MAC address".to_owned()),
+        _ => return Err(None),
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(Some(looks(&what)))
+    }
 }
 
 fn network(format: &str, value: &str, text: Option<String>) -> Verdict {
     if let Some(text) = text {
         return Err(format!("{text}\n"));
     }
-    let looks = |what: &str| format!("value does not look like a valid {what}");
     match format {
         "ip" => good(value.parse::<IpAddr>().is_ok(), || looks("IP address")),
         "ipv4" => good(value.parse::<Ipv4Addr>().is_ok(), || looks("IPv4 address")),
@@ -126,7 +143,7 @@ fn network(format: &str, value: &str, text: Option<String>) -> Verdict {
         "CIDR" => good(cidr(value), || looks("CIDR network")),
         "address" => good(
             value.parse::<IpAddr>().is_ok() || crate::schema::dns_name(value),
-            || looks("IP or DNS name"),
+            || looks(&format!("address: {value}")),
         ),
         "pve-storage-server" => good(
             value.parse::<IpAddr>().is_ok() || crate::schema::dns_name(value),

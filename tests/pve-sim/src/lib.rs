@@ -32,6 +32,7 @@ mod log;
 mod logins;
 mod options;
 mod permit;
+mod property_string;
 mod qemu;
 mod quorum;
 mod resize;

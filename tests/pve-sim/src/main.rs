@@ -93,7 +93,7 @@ async fn start(args: &Args) -> anyhow::Result<SimHandle> {
     };
     let timing = match args.timing {
         TimingArg::Zero => Timing::ZERO,
-        TimingArg::Real => Timing::REAL,
+        TimingArg::Real => Timing::HOST,
     };
     let hardware = match args.hardware {
         HardwareArg::Memory => HardwareKind::Memory,

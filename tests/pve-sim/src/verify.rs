@@ -10,11 +10,12 @@ use crate::endpoints::{Arg, Endpoint, Format};
 use crate::fail::Fail;
 use crate::formats;
 use crate::options::{self, Shape};
+use crate::property_string;
 use crate::schema::{self, Raw, RawParams};
 
-type Errors = BTreeMap<String, String>;
+pub(crate) type Errors = BTreeMap<String, String>;
 
-const UNKNOWN: &str =
+pub(crate) const UNKNOWN: &str =
     "property is not defined in schema and the schema does not allow additional properties";
 /// What stands between the items of a parameter that is an array.
 pub(crate) const ITEMS: char = '\0';
@@ -70,7 +71,7 @@ pub(crate) fn verify(
 }
 
 /// Several errors of one parameter are joined by a backslash and an `n` (PVE's quotes are single ones).
-fn add(errors: &mut Errors, name: &str, text: &str) {
+pub(crate) fn add(errors: &mut Errors, name: &str, text: &str) {
     errors
         .entry(name.to_owned())
         .and_modify(|old| *old = format!("{old}\\n{text}"))
@@ -140,7 +141,7 @@ fn vm_option(name: &str, raw: &Raw, errors: &mut Errors) -> Option<String> {
 }
 
 /// `check_prop` of a plain value: type, format, pattern, length, range, enumeration; the first that fails is told.
-fn value(arg: &Arg, path: &str, text: &str, errors: &mut Errors) -> bool {
+pub(crate) fn value(arg: &Arg, path: &str, text: &str, errors: &mut Errors) -> bool {
     match verdict(arg, path, text) {
         Ok(()) => true,
         Err(error) => {
@@ -154,7 +155,7 @@ fn verdict(arg: &Arg, path: &str, text: &str) -> Result<(), String> {
     kind(&arg.kind, text)?;
     match &arg.format {
         Some(Format::Named(format)) => formats::check(format, text),
-        Some(Format::Nested(keys)) => property_string(keys, path, text),
+        Some(Format::Nested(keys)) => property_string::check(keys, path, text),
         None => Ok(()),
     }
     .map_err(|error| format!("invalid format - {error}"))?;
@@ -218,105 +219,6 @@ fn matches(pattern: &str, text: &str) -> bool {
         .or_insert_with(|| Regex::new(&format!("^(?:{pattern})$")).ok())
         .as_ref()
         .is_some_and(|regex| regex.is_match(text))
-}
-
-/// `parse_property_string`: `key=value,…`; one key may stand without its name.
-fn property_string(keys: &BTreeMap<String, Arg>, path: &str, text: &str) -> Result<(), String> {
-    let mut found: BTreeMap<String, String> = BTreeMap::new();
-    let mut nameless = false;
-    for part in text.split(',').filter(|part| !part.trim().is_empty()) {
-        let Some((key, value)) = part.split_once('=') else {
-            let default = keys.iter().find(|(_, arg)| arg.key);
-            let Some((name, arg)) = default else {
-                return Err(
-                    "value without key, but schema does not define a default key\n".to_owned(),
-                );
-            };
-            if nameless || found.contains_key(name) {
-                return Err(format!(
-                    "duplicate key in comma-separated list property: {name}\n"
-                ));
-            }
-            nameless = true;
-            found.insert(name.clone(), normal(arg, part));
-            continue;
-        };
-        if key.is_empty() || value.is_empty() {
-            return Err("missing key in comma-separated list property\n".to_owned());
-        }
-        if found.contains_key(key) {
-            return Err(format!(
-                "duplicate key in comma-separated list property: {key}\n"
-            ));
-        }
-        let Some(arg) = keys.get(key) else {
-            found.insert(key.to_owned(), value.to_owned());
-            continue;
-        };
-        if let Some(named) = &arg.names {
-            if found.contains_key(named) {
-                return Err(format!("key alias '{named}' is already defined\n"));
-            }
-            found.insert(named.clone(), key.to_owned());
-        }
-        let (name, arg) = match &arg.alias {
-            Some(alias) if found.contains_key(alias) => {
-                return Err(format!("key '{alias}' is already defined (via alias)\n"));
-            }
-            Some(alias) => (alias.as_str(), keys.get(alias).unwrap_or(arg)),
-            None => (key, arg),
-        };
-        found.insert(name.to_owned(), normal(arg, value));
-    }
-    keys_fit(keys, &found, path)
-}
-
-/// Inside property strings booleans have more words.
-fn normal(arg: &Arg, value: &str) -> String {
-    let flag = match value.to_ascii_lowercase().as_str() {
-        "1" | "on" | "yes" | "true" => "1",
-        "0" | "off" | "no" | "false" => "0",
-        _ => value,
-    };
-    if arg.kind == "boolean" { flag } else { value }.to_owned()
-}
-
-fn keys_fit(
-    keys: &BTreeMap<String, Arg>,
-    found: &BTreeMap<String, String>,
-    path: &str,
-) -> Result<(), String> {
-    let mut errors = Errors::new();
-    for (name, arg) in keys.iter().filter(|(_, arg)| arg.alias.is_none()) {
-        let full = format!("{path}.{name}");
-        match found.get(name) {
-            Some(text) => {
-                value(arg, &full, text, &mut errors);
-            }
-            None if !arg.optional => {
-                add(
-                    &mut errors,
-                    &full,
-                    "property is missing and it is not optional",
-                );
-            }
-            None => {}
-        }
-    }
-    for name in found.keys().filter(|name| !keys.contains_key(*name)) {
-        add(&mut errors, &format!("{path}.{name}"), UNKNOWN);
-    }
-    if errors.is_empty() {
-        return Ok(());
-    }
-    let mut text = String::from("format error\n");
-    for (name, error) in &errors {
-        text.extend([name, ": ", error]);
-        if !error.ends_with('\n') {
-            text.push('\n');
-        }
-    }
-    Err(text)
 }
 
 #[cfg(test)]

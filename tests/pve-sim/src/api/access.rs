@@ -75,22 +75,19 @@ struct Change {
 }
 
 fn change_acl(call: &Call) -> ApiResult {
+    let whose = ["users", "groups", "tokens"];
+    if whose.iter().all(|name| call.text(name).is_empty()) {
+        let text = "either 'users', 'groups' or 'tokens' is required.";
+        return Err(Fail::params(
+            whose.map(|name| (name.to_owned(), text.to_owned())).into(),
+        ));
+    }
     let named = |name: &str| schema::list(call.text(name));
     let groups = named("groups").into_iter().map(|group| format!("@{group}"));
     let subjects: Vec<String> = groups
         .chain(named("users"))
         .chain(named("tokens"))
         .collect();
-    if ["users", "groups", "tokens"]
-        .iter()
-        .all(|name| call.text(name).is_empty())
-    {
-        let text = "either 'users', 'groups' or 'tokens' is required.";
-        let keys = ["users", "groups", "tokens"];
-        return Err(Fail::params(
-            keys.map(|name| (name.to_owned(), text.to_owned())).into(),
-        ));
-    }
     let change = Change {
         path: acl::normal_path(call.text("path")).unwrap_or_default(),
         roles: named("roles"),

@@ -154,18 +154,27 @@ fn volid(call: &Call) -> Result<String, Fail> {
     }
 }
 
+/// Looks at the file or the LV alone: whether the storage may be used does not matter.
 fn get(call: &Call) -> ApiResult {
     let volid = volid(call)?;
     let node = call.node();
     let state = call.sim.lock();
     volume_access(&state, &call.who, None, &volid)?;
-    let storage = state.enabled_storage(call.text("storage"), &node)?;
     let name = volid.split_once(':').map_or("", |(_, name)| name);
+    let id = call.text("storage");
+    let storage = state.storages.get(id).ok_or_else(|| absent(id))?;
     let volume = state
         .volume(&node, &volid)
         .ok_or_else(|| Fail::die(storage.no_size_text(&volid, name)))?;
+    if volume.size == 0 {
+        return Err(Fail::die(format!("volume '{volid}' has size zero")));
+    }
     let used = if storage.kind.is_file() { 4096 } else { 0 };
     Ok(json!({"path": storage.path_of(name), "size": volume.size, "used": used, "format": volume.format}).into())
+}
+
+fn absent(storage: &str) -> Fail {
+    Fail::die(format!("storage '{storage}' does not exist"))
 }
 
 fn set_attributes(call: &Call) -> ApiResult {
@@ -185,7 +194,7 @@ async fn delete(call: Call) -> ApiResult {
     let (id, node) = (call.text("storage").to_owned(), call.node());
     let owner = {
         let state = call.sim.lock();
-        let storage = state.enabled_storage(&id, &node)?;
+        let storage = state.storages.get(&id).ok_or_else(|| absent(&id))?;
         let name = volid.split_once(':').map_or("", |(_, name)| name);
         let owner = storage.parse_name(name)?.owner;
         acl::need_all(

@@ -103,6 +103,14 @@ pub(super) fn routes() -> Vec<Route> {
             Ok(named(&["nodes", "totem", "join", "qdevice", "apiversion"]).into())
         }),
         now("GET", "/cluster/config/nodes", |call| Ok(members(call))),
+        now("GET", "/cluster/config/apiversion", |_| Ok(json!(1).into())),
+        now("GET", "/cluster/config/qdevice", |_| Ok(json!({}).into())),
+        now("GET", "/cluster/jobs", |_| {
+            Ok(super::subdirs(&["schedule-analyze", "realm-sync"]).into())
+        }),
+        now("GET", "/cluster/ha/status", |_| {
+            Ok(named(&["current", "manager_status", "disarm-ha", "arm-ha"]).into())
+        }),
         now("GET", "/nodes/{node}", |_| Ok(named(NODE).into())),
         now("GET", "/nodes/{node}/storage/{storage}", |_| {
             Ok(super::subdirs(STORAGE).into())

@@ -1,11 +1,12 @@
 //! `/nodes/{node}/qemu`: creating and destroying VMs, as far as tests need it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::json;
 
 use super::option_rights::{self, Place};
-use crate::acl;
+use crate::acl::{self, Who};
 use crate::fail::{ApiResult, Fail};
 use crate::router::{Call, Route, now};
 use crate::sim::Sim;
@@ -104,30 +105,14 @@ fn create(call: &Call) -> ApiResult {
         }
     }
     let what = TaskKind {
-        node: node.clone(),
+        node,
         kind: "qmcreate",
         id: vmid.to_string(),
     };
     let (sim, who) = (call.sim.clone(), call.who.clone());
-    let start = call.flag("start");
+    let (node, start) = (what.node.clone(), call.flag("start"));
     let upid = tasks::fork(&call.sim, &call.who, &what, move |_| async move {
-        let set = complete(&sim, set);
-        sim.with_vm(&node, vmid, |vm| vm.config.clear())?;
-        let change = Change {
-            who,
-            node: node.clone(),
-            vmid,
-            digest: None,
-            delete: Vec::new(),
-            force: false,
-            revert: Vec::new(),
-            set,
-        };
-        let made = update::apply(&sim, change).await;
-        if made.is_err() {
-            forget(&sim, vmid);
-        }
-        made?;
+        write(&sim, who, (&node, vmid), set).await?;
         if start {
             qemu::start(&sim, &node, vmid)
         } else {
@@ -135,6 +120,32 @@ fn create(call: &Call) -> ApiResult {
         }
     });
     Ok(json!(upid).into())
+}
+
+/// Fills the reserved config; if that fails, the VM is gone again.
+async fn write(
+    sim: &Arc<Sim>,
+    who: Who,
+    (node, vmid): (&str, VmNumber),
+    set: BTreeMap<String, String>,
+) -> Result<(), Fail> {
+    let set = complete(sim, set);
+    sim.with_vm(node, vmid, |vm| vm.config.clear())?;
+    let change = Change {
+        who,
+        node: node.to_owned(),
+        vmid,
+        digest: None,
+        delete: Vec::new(),
+        force: false,
+        revert: Vec::new(),
+        set,
+    };
+    let made = update::apply(sim, change).await;
+    if made.is_err() {
+        forget(sim, vmid);
+    }
+    made
 }
 
 /// What PVE adds to a new config: MAC addresses, boot order, identity.

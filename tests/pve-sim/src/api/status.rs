@@ -62,6 +62,11 @@ fn summary(vmid: VmNumber, vm: &Vm, now: u64) -> Map<String, Value> {
         "uptime": if vm.running { now.saturating_sub(vm.started) } else { 0 },
     }));
     if vm.running {
+        for kind in ["cpu", "io", "memory"] {
+            for share in ["full", "some"] {
+                map.insert(format!("pressure{kind}{share}"), json!(0));
+            }
+        }
         map.insert("pid".into(), json!(vm.pid));
     }
     if vm.config.get("template").is_some_and(|flag| flag == "1") {

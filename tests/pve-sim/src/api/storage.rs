@@ -59,49 +59,91 @@ fn figures(state: &State, id: &str, storage: &Storage, node: &str) -> Map<String
     value.as_object().cloned().unwrap_or_default()
 }
 
+/// Whether the list that all others are made of has the storage: asked for content types, only those that can be used here.
+fn listed(call: &Call, storage: &Storage) -> bool {
+    let Some(types) = call.get("content") else {
+        return true;
+    };
+    let holds = crate::schema::list(types)
+        .iter()
+        .any(|kind| storage.content.contains(kind));
+    holds && !storage.disable && storage.on_node(&call.node())
+}
+
+fn absent() -> Fail {
+    Fail::param("storage", "No such storage.")
+}
+
 fn status(call: &Call) -> ApiResult {
     let state = call.sim.lock();
     let id = call.text("storage");
     let storage = state
         .storages
         .get(id)
-        .ok_or_else(|| Fail::param("storage", "No such storage."))?;
+        .filter(|storage| listed(call, storage));
+    let storage = storage.ok_or_else(absent)?;
     Ok(Value::Object(figures(&state, id, storage, &call.node())).into())
+}
+
+/// For a target, only what both hosts share.
+fn reaches(call: &Call, storage: &Storage) -> bool {
+    let node = call.node();
+    let target = call
+        .get("target")
+        .filter(|target| *target != node && *target != "localhost");
+    target.is_none_or(|target| storage.shared && storage.on_node(&node) && storage.on_node(target))
 }
 
 fn list(call: &Call) -> ApiResult {
     let state = call.sim.lock();
     let node = call.node();
-    if let Some(id) = call.get("storage")
-        && !state.storages.contains_key(id)
-    {
-        return Err(Fail::param("storage", "No such storage."));
+    let one = call.get("storage");
+    if let Some(id) = one {
+        let storage = state
+            .storages
+            .get(id)
+            .filter(|storage| listed(call, storage));
+        storage.ok_or_else(absent)?;
     }
     let mut rows = Vec::new();
     for (id, storage) in &state.storages {
-        let asked = call.get("storage").is_none_or(|wanted| wanted == id);
-        let holds = call
-            .get("content")
-            .is_none_or(|types| types.split(',').any(|t| storage.content.contains(t)));
-        let at_target = call
-            .get("target")
-            .is_none_or(|target| target == node || (storage.shared && storage.on_node(target)));
-        let enabled = !storage.disable && storage.on_node(&node);
-        let on_node = enabled || !call.flag("enabled");
-        if !asked || !holds || !at_target || !on_node || !usable(call, &state, id) {
+        let asked = one.is_none_or(|wanted| wanted == id);
+        let shown = !(call.flag("enabled") && storage.disable) && reaches(call, storage);
+        if !asked || !shown || !listed(call, storage) || !usable(call, &state, id) {
             continue;
         }
         let mut row = figures(&state, id, storage, &node);
         row.insert("storage".into(), json!(id));
-        if enabled && storage.total > 0 {
-            row.insert(
-                "used_fraction".into(),
-                fraction(used(&state, id, storage, &node), storage.total),
-            );
+        if !storage.disable && storage.on_node(&node) {
+            if storage.total > 0 {
+                let used = used(&state, id, storage, &node);
+                row.insert("used_fraction".into(), fraction(used, storage.total));
+            }
+            if call.flag("format") {
+                row.extend(formats(storage.kind));
+            }
         }
         rows.push(Value::Object(row));
     }
     Ok(Value::Array(rows).into())
+}
+
+/// Formats of images, in the new and in the old form.
+fn formats(kind: StorageKind) -> Map<String, Value> {
+    let names: &[&str] = match kind {
+        StorageKind::Dir | StorageKind::Nfs => &["qcow2", "raw", "subvol", "vmdk"],
+        StorageKind::ZfsPool => &["raw", "subvol"],
+        _ => &["raw"],
+    };
+    let valid: Map<String, Value> = names
+        .iter()
+        .map(|name| ((*name).to_owned(), json!(1)))
+        .collect();
+    let new = json!({"supported": names, "default": "raw"});
+    Map::from_iter([
+        ("formats".to_owned(), new),
+        ("format".to_owned(), json!([valid, "raw"])),
+    ])
 }
 
 #[expect(

@@ -21,7 +21,7 @@ pub(super) fn routes() -> Vec<Route> {
         now("POST", "/access/users", create),
         now("GET", user, get),
         now("PUT", user, update),
-        now("DELETE", user, delete),
+        now("DELETE", user, |call| Ok(delete(call))),
         now("GET", tokens, list_tokens),
         now("GET", token, |call| {
             with_token(call, |id, token| row(id, token, Named::No))
@@ -185,7 +185,7 @@ fn update(call: &Call) -> ApiResult {
     Ok(null())
 }
 
-fn delete(call: &Call) -> ApiResult {
+fn delete(call: &Call) -> Answer {
     let id = call.text("userid");
     let mut state = call.sim.lock();
     state.users.remove(id);
@@ -196,7 +196,7 @@ fn delete(call: &Call) -> ApiResult {
     state
         .acl
         .retain(|entry| entry.subject != id && !entry.subject.starts_with(&tokens));
-    Ok(null())
+    null()
 }
 
 /// Whether a token's row names it.

@@ -52,6 +52,11 @@ pub(super) fn routes() -> Vec<Route> {
         now("GET", "/nodes/{node}/qemu/{vmid}", |_| {
             Ok(super::subdirs(ENTRIES).into())
         }),
+        now(
+            "GET",
+            "/nodes/{node}/qemu/{vmid}/snapshot/{snapname}",
+            |_| Ok(json!([{"cmd": "rollback"}, {"cmd": "config"}]).into()),
+        ),
         now("GET", "/nodes/{node}/qemu/{vmid}/feature", feature),
         now("POST", "/nodes/{node}/qemu/{vmid}/template", template),
         now("GET", "/nodes/{node}/qemu/{vmid}/cloudinit", cloud_init),

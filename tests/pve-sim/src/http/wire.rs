@@ -231,4 +231,16 @@ mod tests {
         assert_eq!(request.path, ["api2", "json", "x", "local:9999", "a.raw"]);
         assert_eq!(request.query.len(), 1);
     }
+
+    #[tokio::test]
+    async fn an_idle_connection_is_closed_after_five_seconds() {
+        let (mine, _theirs) = tokio::io::duplex(64);
+        let began = tokio::time::Instant::now();
+        assert!(matches!(
+            Connection::new(mine).next().await,
+            Incoming::Closed
+        ));
+        let waited = began.elapsed();
+        assert!(waited >= IDLE && waited < 2 * IDLE, "{waited:?}");
+    }
 }

@@ -47,7 +47,6 @@ async fn sizes_are_kib_without_unit_and_lvm_rounds_to_extents() {
     for (storage, file, size, bytes) in [
         ("local", "x.raw", "1025", 1025_u64 << 10),
         ("thin", "vm-9999-x", "5000", 8 << 20),
-        ("local", "y.raw", "0", 0),
     ] {
         let (_, body) = alloc(
             &world,
@@ -65,6 +64,15 @@ async fn sizes_are_kib_without_unit_and_lvm_rounds_to_extents() {
             .await;
         assert_eq!(read["size"], bytes);
     }
+    // A file of no bytes is allocated and listed, but looking at it alone is an error.
+    let (status, body) = alloc(&world, "local", "vmid=9999&size=0&filename=y.raw").await;
+    assert_eq!(status, 200, "{body}");
+    let path = "/nodes/pve1/storage/local/content/local:9999/y.raw";
+    let (status, body) = world.call("GET", path, "").await;
+    assert_eq!(
+        (status, &body["message"]),
+        (500, &"volume 'local:9999/y.raw' has size zero\n".into())
+    );
 }
 
 #[tokio::test]

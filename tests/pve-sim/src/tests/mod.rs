@@ -1,5 +1,7 @@
 //! Tests that go through the whole way of a request, without sockets.
 
+mod access;
+mod agent;
 mod config;
 mod content;
 mod faults;
@@ -8,6 +10,7 @@ mod hosts;
 mod hotplug;
 mod keep;
 mod leftovers;
+mod login;
 mod moves;
 mod quorum;
 mod rights;
@@ -15,6 +18,7 @@ mod shapes;
 mod storages;
 mod tasks;
 mod wire;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
