@@ -94,7 +94,7 @@ impl Caller {
             .map(drop)
     }
 
-    /// ControllerExpandVolume of an ext4 volume to at least that many bytes: its capacity afterwards.
+    /// `ControllerExpandVolume` of an ext4 volume to at least that many bytes: its capacity afterwards.
     pub async fn expand(&self, volume_id: &str, bytes: i64) -> Result<i64, Status> {
         let request = ControllerExpandVolumeRequest {
             volume_id: volume_id.to_owned(),
@@ -110,7 +110,7 @@ impl Caller {
             .map(|answer| answer.capacity_bytes)
     }
 
-    /// ControllerExpandVolume.
+    /// `ControllerExpandVolume`.
     pub async fn expand_as(
         &self,
         request: ControllerExpandVolumeRequest,
