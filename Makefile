@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 60
 PVE_CONFIG ?=
 VM ?=
 
-.PHONY: help demo test sweep check build lint forgeries fmt deny fuzz tools clean-cache
+.PHONY: help demo test replay sweep check build lint forgeries fmt deny fuzz tools clean-cache
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,9 @@ endif
 
 test: lint build ## Everything that this machine can run, with a summary
 	$(CARGO) run --quiet -p harness --bin all-tests
+
+replay: build ## How many recorded answers of a real PVE the simulator gives
+	$(CARGO) test --quiet -p suites --test replay
 
 sweep: build ## Every controller RPC with every fault at each of its requests, and how many cases that is
 	$(CARGO) test --quiet -p suites --test 'sweep_*' -- --nocapture

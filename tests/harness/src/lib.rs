@@ -13,6 +13,7 @@ pub mod probes;
 pub mod process;
 pub mod real_pve;
 pub mod refusals;
+pub mod replay;
 pub mod requirements;
 pub mod run_dir;
 pub mod sweep;
