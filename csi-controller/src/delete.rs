@@ -12,7 +12,7 @@ use tokio::time::Duration;
 
 use crate::disk;
 use crate::error::Error;
-use crate::holders::{self, Term};
+use crate::holders::{self, Purpose, Term};
 use crate::region::RegionContext;
 use crate::vm;
 
@@ -23,7 +23,7 @@ const SURVEY: Duration = Duration::from_mins(1);
 pub async fn delete(region: &RegionContext, volume: &VolumeId) -> Result<(), Error> {
     let term = Term::of(SURVEY);
     holders::unambiguous(region, volume, term).await?;
-    let survey = holders::survey(region, volume, None, term).await?;
+    let survey = holders::survey(region, volume, None, (term, Purpose::Free)).await?;
     if let Some(holder) = survey.holders.first() {
         return Err(Error::InUse(format!("{volume}: {}", holder.describe())));
     }

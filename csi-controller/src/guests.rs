@@ -73,8 +73,16 @@ struct Note {
     memory: Memory,
     strikes: u32,
     paused_until: Option<Instant>,
-    /// Disks whose attach was asked for and never answered, and when that was.
-    unanswered: HashMap<String, Instant>,
+    /// Disks whose attach was asked for and never answered.
+    unanswered: HashMap<String, Unanswered>,
+}
+
+/// A write without answer.
+#[derive(Debug, Clone)]
+struct Unanswered {
+    asked: Instant,
+    /// Of the config for which it was meant; PVE refuses it for any other.
+    digest: String,
 }
 
 impl Default for Guests {
@@ -175,23 +183,24 @@ impl Guests {
     }
 
     /// An attach of the disk was asked for, and PVE did not say what came of it.
-    pub fn unanswered(&self, vmid: VmId, uuid: &Uuid, volid: String) {
+    pub fn unanswered(&self, vmid: VmId, uuid: &Uuid, volid: String, digest: &str) {
+        let write = Unanswered {
+            asked: Instant::now(),
+            digest: digest.to_owned(),
+        };
         self.with(vmid, uuid, |note| {
-            note.unanswered.retain(|_, asked| asked.elapsed() < LATE);
-            note.unanswered.insert(volid, Instant::now());
+            note.unanswered
+                .retain(|_, write| write.asked.elapsed() < LATE);
+            note.unanswered.insert(volid, write);
         });
     }
 
-    /// The VM's config was written since: PVE refuses by its digest what was asked for on the older one.
-    pub fn overtaken(&self, vmid: VmId, uuid: &Uuid) {
-        self.with(vmid, uuid, |note| note.unanswered.clear());
-    }
-
-    /// Whether PVE may attach the disk yet, although nothing is seen of it.
-    pub fn may_come(&self, vmid: VmId, uuid: &Uuid, volid: &str) -> bool {
+    /// Whether PVE may attach the disk yet to a VM whose config has that digest, although nothing is seen of it. The digest is
+    /// of the text: a config that is as it was before takes what was meant for it then.
+    pub fn may_come(&self, vmid: VmId, uuid: &Uuid, volid: &str, digest: &str) -> bool {
         self.with(vmid, uuid, |note| {
-            let asked = note.unanswered.get(volid);
-            asked.is_some_and(|asked| asked.elapsed() < LATE)
+            let write = note.unanswered.get(volid);
+            write.is_some_and(|write| write.asked.elapsed() < LATE && write.digest == digest)
         })
     }
 
@@ -256,18 +265,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_attach_without_answer_may_come_for_a_minute_unless_the_config_was_written() {
+    async fn an_attach_without_answer_may_come_for_a_minute_while_the_config_is_as_it_was() {
         let (vmid, uuid) = vm();
         let guests = Guests::default();
-        let may_come = |volid| guests.may_come(vmid, &uuid, volid);
-        guests.unanswered(vmid, &uuid, "s:vm-9-a".to_owned());
+        let may_come = |volid| guests.may_come(vmid, &uuid, volid, "d1");
+        guests.unanswered(vmid, &uuid, "s:vm-9-a".to_owned(), "d1");
         assert!(may_come("s:vm-9-a") && !may_come("s:vm-9-b"));
+        assert!(!guests.may_come(vmid, &uuid, "s:vm-9-a", "d2"));
         advance(Duration::from_secs(59)).await;
         assert!(may_come("s:vm-9-a"));
         advance(Duration::from_secs(2)).await;
-        assert!(!may_come("s:vm-9-a"));
-        guests.unanswered(vmid, &uuid, "s:vm-9-a".to_owned());
-        guests.overtaken(vmid, &uuid);
         assert!(!may_come("s:vm-9-a"));
     }
 

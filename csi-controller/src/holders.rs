@@ -75,6 +75,15 @@ impl Holder {
     }
 }
 
+/// What the holders are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The volume is attached or detached.
+    Use,
+    /// Its disk is freed: a VM on a host that is off has it still when the host is started again.
+    Free,
+}
+
 /// What reading the VMs showed.
 #[derive(Debug, Default)]
 pub struct Survey {
@@ -96,7 +105,7 @@ pub async fn find(
     except: Option<VmId>,
     term: Term,
 ) -> Result<Vec<Holder>, Error> {
-    survey(region, volume, except, term)
+    survey(region, volume, except, (term, Purpose::Use))
         .await
         .map(|survey| survey.holders)
 }
@@ -106,7 +115,7 @@ pub async fn survey(
     region: &RegionContext,
     volume: &VolumeId,
     except: Option<VmId>,
-    term: Term,
+    (term, purpose): (Term, Purpose),
 ) -> Result<Survey, Error> {
     let census = region.inventory.vms(Freshness::Since(term.begun)).await?;
     let mut look = Look {
@@ -129,7 +138,7 @@ pub async fn survey(
     look.at(later).await?;
     look.follow().await?;
     tell_of_doubles(region, term);
-    let seen = match silent::judge(region, volume, &look.silent) {
+    let seen = match silent::judge(region, volume, &look.silent, purpose) {
         Ok(()) => all_seen(region, &census, home(&census, volume)).await,
         unseen => unseen,
     };

@@ -15,7 +15,7 @@ use crate::holders::{self, Holder, Term};
 use crate::inventory::Freshness;
 use crate::refusal::refused;
 use crate::region::RegionContext;
-use crate::rivals::{self, Overlap};
+use crate::rivals::{self, Course, Overlap};
 use crate::slots::{self, Attach, Attached, Real, Refusal};
 use crate::unpublish;
 use crate::validate::PublishRequest;
@@ -123,6 +123,15 @@ async fn alone(
     let others = holders::find(region, volume, Some(vm.guest.vmid), term).await?;
     vm::unique(region, &vm.guest, &vm.uuid)?;
     match others.first() {
+        // A final error would say that this VM does not have it.
+        Some(holder) if holders::holder(&vm.guest, &vm.pending, volume).is_some() => {
+            Err(Error::HalfAttached(format!(
+                "{} is in VM {} too: {}",
+                volume.volid(),
+                vm.guest.vmid,
+                holder.describe()
+            )))
+        }
         Some(holder) => Err(held(region, volume, holder)),
         None => Ok(()),
     }
@@ -177,12 +186,7 @@ impl Work<'_> {
             match slots::attach(&self.of.picture, &self.of.real, &memory, disk) {
                 Attach::Ask => self.of.ask(self.doubt(wish.volid())).await?,
                 Attach::Wait => return Err(self.of.silent()),
-                Attach::Done(attached) => {
-                    // What was not answered earlier has taken place.
-                    let vm = self.of.vm;
-                    self.of.region.guests.overtaken(vm.guest.vmid, &vm.uuid);
-                    return Ok(attached);
-                }
+                Attach::Done(attached) => return Ok(attached),
                 // What was taken as written did not come true.
                 Attach::Plug(_) | Attach::Revert(_) | Attach::Unplug(_) if !self.of.is_read() => {
                     self.of.look_again().await?;
@@ -205,13 +209,16 @@ impl Work<'_> {
     /// where nothing had to be written, that PVE is about to take it out of this one.
     async fn undisturbed(&self) -> Result<(), Error> {
         let (region, volume, vm) = (self.of.region, self.of.volume, self.of.vm);
-        if self.plugs == 0 {
-            return rivals::none_at_work(region, vm).await;
-        }
-        let error = match rivals::overlap(region, volume, vm, (self.alone, self.term)).await? {
+        let course = if self.plugs == 0 {
+            Course::Found
+        } else {
+            Course::Wrote
+        };
+        let read = (self.alone, self.term);
+        let error = match rivals::overlap(region, volume, (vm, course), read).await? {
             Overlap::None => return Ok(()),
             Overlap::Holder(holder) => held(region, volume, &holder),
-            Overlap::Freeing => match disk::look(region, volume).await {
+            Overlap::Freeing => match disk::look_closely(region, volume).await {
                 Ok(Presence::Present(_)) => return Ok(()),
                 Ok(Presence::Absent) => Error::UnknownVolume,
                 Err(source) => return Err(Error::pve("looking for the disk")(source)),
@@ -285,7 +292,7 @@ impl Work<'_> {
         let host = self.of.host().await?;
         if let Applied::Pending(text) = self.of.write(way.change(&[slot]), host).await? {
             self.of.look_again().await?;
-            return Err(Error::HotplugFailed(format!(
+            return Err(Error::GuestBusy(format!(
                 "VM {vmid}: {slot} can't be freed: {text}"
             )));
         }
@@ -298,7 +305,9 @@ impl Work<'_> {
         if error.may_still_come() {
             let (vm, volid) = (self.of.vm, self.of.volume.volid());
             let guests = &self.of.region.guests;
-            guests.unanswered(vm.guest.vmid, &vm.uuid, volid);
+            if let Ok(digest) = self.of.digest() {
+                guests.unanswered(vm.guest.vmid, &vm.uuid, volid, digest);
+            }
         }
         if error.effect() == Effect::Possible {
             match self.drop_pending().await {
@@ -306,9 +315,10 @@ impl Work<'_> {
                 Err(failed) => self.tell_of_pending(slot, &failed.to_string()),
             }
         }
-        if may_concern_the_disk(&error)
+        if !self.open
+            && may_concern_the_disk(&error)
             && matches!(
-                disk::look(self.of.region, self.of.volume).await,
+                disk::look_closely(self.of.region, self.of.volume).await,
                 Ok(Presence::Absent)
             )
         {

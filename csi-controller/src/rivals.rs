@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::{StreamExt, stream};
-use pve_client::{ApiError, ErrorKind, Listing, MOST_TASKS, TaskEntry, Upid, VmEntry};
+use pve_client::{ApiError, Listing, MOST_TASKS, TaskEntry, TaskOutcome, Upid, VmEntry};
 use pve_model::{PveNode, VmId, VolumeId};
 use tokio::time::{Duration, Instant};
 
@@ -37,38 +37,58 @@ pub enum Overlap {
     Freeing,
 }
 
+/// How the volume came to be in the VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Course {
+    /// This RPC wrote it.
+    Wrote,
+    /// It was there.
+    Found,
+}
+
 /// Fails while PVE still works on a change of the VM that nobody waits for. The VM is locked, so that it is none of this
-/// process; whoever wrote since has changed the digest, and what comes later is refused by PVE. Requests: 1.
+/// process. Requests: 1.
 pub async fn none_at_work(region: &RegionContext, vm: &Pinned) -> Result<(), Error> {
-    let host = &vm.guest.pve_node;
-    let tasks = region.client.own_tasks(host).await;
-    let tasks = tasks.map_err(unsettled(LISTING))?;
+    let tasks = region.client.own_tasks(&vm.guest.pve_node).await;
+    at_rest(&tasks.map_err(unsettled(LISTING))?, vm)
+}
+
+fn at_rest(tasks: &Listing<TaskEntry>, vm: &Pinned) -> Result<(), Error> {
     let at_work = tasks
         .entries
         .iter()
         .find(|task| task.ended.is_none() && is_write_to(task, vm.guest.vmid));
     match at_work {
         Some(task) => Err(Error::StillRunning(task.upid.to_string())),
-        None if tasks.undecodable > 0 => Err(unreadable(host)),
+        None if tasks.undecodable > 0 => Err(unreadable(&vm.guest.pve_node)),
         None => Ok(()),
     }
 }
 
-/// Looks for what happened to other VMs since `since`, when they were read last, now that the volume is in `vm`. Requests:
-/// one per host with a VM that could have the volume, and one per VM that was written meanwhile.
+/// Looks for what happens to other VMs, or happened since `since`, when they were read last, now that the volume is in `vm`.
+/// Requests: one per host with a VM that could have the volume, and one per VM that was written meanwhile.
 pub async fn overlap(
     region: &RegionContext,
     volume: &VolumeId,
-    vm: &Pinned,
+    (vm, course): (&Pinned, Course),
     (since, term): (Instant, Term),
 ) -> Result<Overlap, Error> {
     let others = holders::candidates(region, volume, Some(vm.guest.vmid), term).await?;
-    if others.is_empty() {
-        return Ok(Overlap::None);
+    match course {
+        Course::Wrote if others.is_empty() => return Ok(Overlap::None),
+        Course::Found if others.is_empty() => {
+            return none_at_work(region, vm).await.map(|()| Overlap::None);
+        }
+        Course::Wrote | Course::Found => {}
     }
     let lists = lists(region, &others, &vm.guest.pve_node).await?;
     let own = lists.get(&vm.guest.pve_node);
-    let recent = Recent::of(own, vm.guest.vmid, since.elapsed());
+    let recent = match course {
+        Course::Wrote => Recent::of(own, vm.guest.vmid, since.elapsed()),
+        // Who has written since the others were read has looked for this VM afterwards.
+        Course::Found => Recent::NOTHING,
+    };
+    own.map_or(Ok(()), |own| at_rest(own, vm))?;
     let suspects = recent.suspects(&lists, &others);
     let deadline = term.deadline.min(Instant::now() + PATIENCE);
     let freeing = recent.freeing(&lists, volume);
@@ -78,14 +98,15 @@ pub async fn overlap(
         .into_iter()
         .chain(running.map(|task| &task.upid))
     {
-        region
-            .client
-            .wait_task(upid, deadline)
-            .await
-            .map_err(unsettled("waiting for the end of another task"))?;
+        let ended = region.client.wait_task(upid, deadline).await;
+        if let TaskOutcome::StillRunning | TaskOutcome::Unknown =
+            ended.map_err(unsettled("waiting for the end of another task"))?
+        {
+            return Err(Error::StillRunning(upid.to_string()));
+        }
     }
     let mut found = None;
-    holders::read(region, suspects.written, deadline, |guest, read| {
+    holders::read(region, suspects.written, term.deadline, |guest, read| {
         let pending = read
             .as_ref()
             .map_err(|error| holders::unknown(guest, error))?;
@@ -102,8 +123,8 @@ pub async fn overlap(
 
 type Lists = BTreeMap<PveNode, Listing<TaskEntry>>;
 
-/// The tasks on the hosts of these VMs, and on the host of the VM that was written. A host that can't be asked has just been
-/// judged by `holders`.
+/// The tasks on the hosts of these VMs, and on the host of the VM itself. Hosts that were silent when the VMs were read are
+/// not among them.
 async fn lists(region: &RegionContext, others: &[VmEntry], own: &PveNode) -> Result<Lists, Error> {
     let hosts: BTreeSet<PveNode> = others
         .iter()
@@ -121,7 +142,6 @@ async fn lists(region: &RegionContext, others: &[VmEntry], own: &PveNode) -> Res
             Ok(list) => {
                 lists.insert(host, list);
             }
-            Err(error) if error.kind == ErrorKind::HostUnreachable && host != *own => {}
             Err(error) => return Err(unsettled(LISTING)(error)),
         }
     }
@@ -139,6 +159,9 @@ struct Suspects<'a> {
 }
 
 impl Recent {
+    /// What has ended does not count.
+    const NOTHING: Self = Self(u64::MAX);
+
     /// The write to the VM itself is among the tasks of its host: its start tells what PVE's clock said then.
     fn of(own: Option<&Listing<TaskEntry>>, vmid: VmId, ago: Duration) -> Self {
         let tasks = own.into_iter().flat_map(|list| &list.entries);
@@ -179,13 +202,13 @@ impl Recent {
         suspects
     }
 
-    /// `imgdel` tasks name the owner and the storage, not the disk.
+    /// `imgdel` tasks name the owner and the storage, not the disk. A storage that wipes what it frees does so for hours.
     fn freeing<'a>(self, lists: &'a Lists, volume: &VolumeId) -> Vec<&'a TaskEntry> {
         let id = format!("{}@{}", volume.disk.owner(), volume.storage);
         let tasks = lists.values().flat_map(|list| &list.entries);
         let frees = |task: &&TaskEntry| task.upid.kind() == "imgdel" && task.upid.id() == id;
         tasks
-            .filter(|task| frees(task) && self.includes(task))
+            .filter(|task| frees(task) && self.includes(task) && task.started >= self.0)
             .collect()
     }
 }

@@ -111,14 +111,15 @@ fn each_host_tells_of_its_own_vms() {
 fn a_disk_of_the_owner_that_is_freed_on_the_storage_makes_one_look() {
     let volume: VolumeId = "r1//shared/9999/vm-9999-pvc-a.raw".parse().unwrap();
     let recent = Recent(NOW - 8);
-    for (id, ended, frees) in [
-        ("9999@shared", Some(NOW), true),
-        ("9999@shared", None, true),
-        ("9999@shared", Some(NOW - 9), false),
-        ("9999@other", Some(NOW), false),
-        ("9998@shared", Some(NOW), false),
+    for (id, begun, ended, frees) in [
+        ("9999@shared", NOW, Some(NOW), true),
+        ("9999@shared", NOW - 8, None, true),
+        ("9999@shared", NOW - 9, None, false),
+        ("9999@shared", NOW - 20, Some(NOW - 9), false),
+        ("9999@other", NOW, Some(NOW), false),
+        ("9998@shared", NOW, Some(NOW), false),
     ] {
-        let lists = on_pve1(vec![task("pve1", ("imgdel", id), NOW - 20, ended)]);
+        let lists = on_pve1(vec![task("pve1", ("imgdel", id), begun, ended)]);
         let found = recent.freeing(&lists, &volume);
         assert_eq!(!found.is_empty(), frees, "{id} {ended:?}");
     }

@@ -13,7 +13,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::asking;
 use crate::error::Error;
-use crate::holders::Term;
+use crate::holders::{Purpose, Term};
 use crate::inventory::{Census, Freshness};
 use crate::region::RegionContext;
 use crate::vm::Wanted;
@@ -97,7 +97,12 @@ fn worth(
 }
 
 /// Fails if any of these VMs, whose hosts do not answer, may have the volume.
-pub fn judge(region: &RegionContext, volume: &VolumeId, silent: &[VmEntry]) -> Result<(), Error> {
+pub fn judge(
+    region: &RegionContext,
+    volume: &VolumeId,
+    silent: &[VmEntry],
+    purpose: Purpose,
+) -> Result<(), Error> {
     let volid = volume.volid();
     let mut doubtful: BTreeMap<&PveNode, Vec<String>> = BTreeMap::new();
     for guest in silent {
@@ -117,14 +122,15 @@ pub fn judge(region: &RegionContext, volume: &VolumeId, silent: &[VmEntry]) -> R
     let mut refusals = Vec::new();
     for (host, why) in doubtful {
         let why = why.join("; ");
-        match region
-            .fences
-            .find(&region.name, &Fenced::Host(host.clone()))
-        {
-            Some(fence) => region
+        let what = Fenced::Host(host.clone());
+        match (purpose, region.fences.find(&region.name, &what)) {
+            (Purpose::Use, Some(fence)) => region
                 .fences
                 .used(&fence, &format!("{volume} is in no VM there ({why})")),
-            None => refusals.push(refusal(region, host, &why)),
+            (Purpose::Use, None) => refusals.push(refusal(region, host, &why)),
+            (Purpose::Free, _) => refusals.push(format!(
+                "{host} does not answer, and its VMs may have the volume ({why}), which is freed once {host} answers"
+            )),
         }
     }
     if refusals.is_empty() {

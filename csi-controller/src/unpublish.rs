@@ -10,7 +10,7 @@ use crate::change::{Applied, Way};
 use crate::disk;
 use crate::error::Error;
 use crate::gone::{self, Evidence, Listed, Verdict};
-use crate::holders::{self, Holder, Term};
+use crate::holders::{self, Holder, Purpose, Term};
 use crate::inventory::Freshness;
 use crate::publish::BUDGET;
 use crate::refusal::refused;
@@ -59,7 +59,7 @@ async fn detach(region: &RegionContext, request: &UnpublishRequest) -> Result<()
     let term = Term::of(BUDGET);
     let volume = &request.volume;
     let Some(node) = &request.node else {
-        let survey = holders::survey(region, volume, None, term).await?;
+        let survey = holders::survey(region, volume, None, (term, Purpose::Use)).await?;
         for holder in survey.holders {
             from_holder(region, volume, &holder, term).await?;
         }
@@ -156,7 +156,7 @@ async fn from_named(
     named: (&KubeNode, Option<VmId>),
     term: Term,
 ) -> Result<(), Error> {
-    let survey = holders::survey(region, volume, None, term).await?;
+    let survey = holders::survey(region, volume, None, (term, Purpose::Use)).await?;
     if let Some(vmid) = named.1 {
         let census = region.inventory.vms(Freshness::Since(term.begun)).await?;
         if census.get(vmid).is_none() {
@@ -213,10 +213,8 @@ impl<'a> Work<'a> {
         let vmid = vm.guest.vmid;
         if self.freed.is_empty() {
             rivals::none_at_work(self.of.region, vm).await?;
-        } else {
-            guests.overtaken(vmid, &vm.uuid);
         }
-        if guests.may_come(vmid, &vm.uuid, volid) {
+        if guests.may_come(vmid, &vm.uuid, volid, self.of.digest()?) {
             return Err(Error::StillRunning(format!(
                 "an attach of {volid} to VM {vmid} was not answered and may still take place"
             )));

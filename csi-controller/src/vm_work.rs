@@ -10,6 +10,7 @@ use pve_model::{PveNode, Slot, VolumeId};
 use pve_runtime::keyed_lock::Guard;
 use tokio::time::{Instant, sleep};
 
+use crate::asking;
 use crate::change::{self, Applied, Flight, jitter};
 use crate::error::Error;
 use crate::region::RegionContext;
@@ -151,8 +152,15 @@ impl<'a> VmWork<'a> {
 
     /// Reads the config again.
     pub async fn look_again(&mut self) -> Result<(), Error> {
-        let pending = self.region.client.vm_pending(&self.vm.at()).await;
+        let pending = asking::one(self.region, &self.vm.guest).await;
         let pending = pending.map_err(Error::pve("reading the VM's config after a change"))?;
+        // A VMID is reused within minutes.
+        if pending.smbios_uuid().as_ref() != Some(&self.vm.uuid) {
+            return Err(Error::Changed(format!(
+                "VM {} is another VM by now",
+                self.vm.guest.vmid
+            )));
+        }
         self.picture = vm::picture(&pending);
         self.digest = Some(pending.digest);
         self.real = Real::Unasked;
@@ -186,9 +194,6 @@ impl<'a> VmWork<'a> {
         change.digest = Some(self.digest()?.to_owned());
         let at = self.vm.at();
         let applied = change::apply(self.region, &at, &change, host, self.deadline).await?;
-        if applied != Applied::Stale {
-            self.region.guests.overtaken(at.vmid, &self.vm.uuid);
-        }
         self.not_too_often(&applied).await?;
         Ok(applied)
     }
@@ -207,7 +212,8 @@ impl<'a> VmWork<'a> {
         Ok(begun)
     }
 
-    fn digest(&self) -> Result<&str, Error> {
+    /// Of the config that was read last, which every write carries.
+    pub fn digest(&self) -> Result<&str, Error> {
         let unread = || Error::Internal("a write without a digest".to_owned());
         self.digest.as_deref().ok_or_else(unread)
     }

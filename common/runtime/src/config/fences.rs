@@ -102,9 +102,12 @@ impl FromStr for Fenced {
 }
 
 impl Fence {
-    /// Whether it holds at that time. One that ends too far in the future holds at none.
+    /// Whether it holds at that time. One that ends too far in the future holds at none, and none before it was stated: a
+    /// clock that was set back brings nothing back.
     pub fn holds(&self, now: Timestamp) -> bool {
-        now < self.until && self.until.duration_since(now) <= self.what.longest() + SKEW
+        self.from.duration_since(now) <= SKEW
+            && now < self.until
+            && self.until.duration_since(now) <= self.what.longest() + SKEW
     }
 
     /// Says what is wrong with it, if anything is.
