@@ -114,7 +114,8 @@ impl Change {
         let done = match self {
             Self::Digest => config(sim, vmid, ("description", None)),
             Self::VmMigrated => moved(sim, vmid, home(vmid)),
-            Self::VmFileLock | Self::StorageLock => {
+            // A host tells the others every 10 s what its storages are like (`pvestatd.pm`).
+            Self::VmFileLock | Self::StorageLock | Self::HostOff | Self::HostHung => {
                 sim.advance(LONG);
                 Ok(())
             }
@@ -122,9 +123,7 @@ impl Change {
                 sim.vm_faults(vmid, |faults| faults.qmp_busy = 0);
                 Ok(())
             }
-            Self::VmLock | Self::HostOff | Self::HostHung | Self::VmStopped | Self::VmRestarted => {
-                Ok(())
-            }
+            Self::VmLock | Self::VmStopped | Self::VmRestarted => Ok(()),
         };
         done.map_err(anyhow::Error::msg)
     }
