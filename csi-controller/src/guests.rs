@@ -83,6 +83,8 @@ struct Unanswered {
     asked: Instant,
     /// Of the config for which it was meant; PVE refuses it for any other.
     digest: String,
+    /// Whether the disk was attached by a later write, so that its being there says nothing of this one.
+    repeated: bool,
 }
 
 impl Default for Guests {
@@ -187,11 +189,30 @@ impl Guests {
         let write = Unanswered {
             asked: Instant::now(),
             digest: digest.to_owned(),
+            repeated: false,
         };
         self.with(vmid, uuid, |note| {
             note.unanswered
                 .retain(|_, write| write.asked.elapsed() < LATE);
             note.unanswered.insert(volid, write);
+        });
+    }
+
+    /// The attach was asked for again, and answered.
+    pub fn repeated(&self, vmid: VmId, uuid: &Uuid, volid: &str) {
+        self.with(vmid, uuid, |note| {
+            if let Some(write) = note.unanswered.get_mut(volid) {
+                write.repeated = true;
+            }
+        });
+    }
+
+    /// The disk is there: an attach without answer that was not repeated is what has put it there.
+    pub fn found(&self, vmid: VmId, uuid: &Uuid, volid: &str) {
+        self.with(vmid, uuid, |note| {
+            if note.unanswered.get(volid).is_some_and(|w| !w.repeated) {
+                note.unanswered.remove(volid);
+            }
         });
     }
 
@@ -272,10 +293,15 @@ mod tests {
         guests.unanswered(vmid, &uuid, "s:vm-9-a".to_owned(), "d1");
         assert!(may_come("s:vm-9-a") && !may_come("s:vm-9-b"));
         assert!(!guests.may_come(vmid, &uuid, "s:vm-9-a", "d2"));
+        guests.repeated(vmid, &uuid, "s:vm-9-a");
+        guests.found(vmid, &uuid, "s:vm-9-a");
         advance(Duration::from_secs(59)).await;
         assert!(may_come("s:vm-9-a"));
         advance(Duration::from_secs(2)).await;
         assert!(!may_come("s:vm-9-a"));
+        guests.unanswered(vmid, &uuid, "s:vm-9-a".to_owned(), "d1");
+        guests.found(vmid, &uuid, "s:vm-9-a");
+        assert!(!may_come("s:vm-9-a"), "it has come");
     }
 
     #[test]

@@ -186,7 +186,15 @@ impl Work<'_> {
             match slots::attach(&self.of.picture, &self.of.real, &memory, disk) {
                 Attach::Ask => self.of.ask(self.doubt(wish.volid())).await?,
                 Attach::Wait => return Err(self.of.silent()),
-                Attach::Done(attached) => return Ok(attached),
+                Attach::Done(attached) => {
+                    let (guests, vm) = (&self.of.region.guests, self.of.vm);
+                    if self.plugs == 0 {
+                        guests.found(vm.guest.vmid, &vm.uuid, wish.volid());
+                    } else {
+                        guests.repeated(vm.guest.vmid, &vm.uuid, wish.volid());
+                    }
+                    return Ok(attached);
+                }
                 // What was taken as written did not come true.
                 Attach::Plug(_) | Attach::Revert(_) | Attach::Unplug(_) if !self.of.is_read() => {
                     self.of.look_again().await?;

@@ -91,9 +91,9 @@ fn without_the_own_task_or_with_too_many_tasks_everything_counts() {
         (vec![101, 102], 0)
     );
     let mut unreadable = on_pve1(vec![]);
-    unreadable
-        .values_mut()
-        .for_each(|list| list.undecodable = 1);
+    for list in unreadable.values_mut() {
+        list.undecodable = 1;
+    }
     assert_eq!(judged(&others, &unreadable), (vec![101, 102], 0));
 }
 

@@ -3,6 +3,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     reason = "clippy does not take the helpers of tests for tests"
 )]
 

@@ -214,7 +214,7 @@ impl Player {
         self.advance_by(PHASE).await?;
         for exchange in record {
             let context = || format!("request {}", exchange.n);
-            differences.extend(self.one(exchange).await.with_context(context)?);
+            differences.extend(Box::pin(self.one(exchange)).await.with_context(context)?);
         }
         Ok(differences)
     }
@@ -222,7 +222,7 @@ impl Player {
     async fn one(&mut self, exchange: &Exchange) -> Result<Option<Difference>> {
         self.advance_by(STEP).await?;
         let request = exchange.request(&self.upids);
-        let reply = self.answer(&request, exchange.seconds).await?;
+        let reply = Box::pin(self.answer(&request, exchange.seconds)).await?;
         let upid = serde_json::from_str::<Value>(&reply.body)
             .ok()
             .and_then(|body| body.get("data")?.as_str().map(str::to_owned))

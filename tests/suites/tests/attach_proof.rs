@@ -370,8 +370,17 @@ async fn a_volume_is_not_detached_while_an_attach_without_answer_may_still_come(
     assert_ne!(attach.code(), Code::Internal, "{attach:?}");
     let early = caller.unpublish(&volume, 101).await.unwrap_err();
     assert_eq!(early.code(), Code::Aborted, "{early:?}");
-    // Once the config has been written again, what was asked for on the older one is refused by its digest.
+    // A second attach and its undoing bring the config back to the digest that the first was meant for.
     caller.publish(&volume, 101).await.unwrap();
+    let undone = caller.unpublish(&volume, 101).await.unwrap_err();
+    assert_eq!(undone.code(), Code::Aborted, "{undone:?}");
+    let truth = Truth::of(&world.sim);
+    assert!(truth.holders(&volume).is_empty());
+    assert_eq!(truth.violations(), NONE);
+    // With another config it is refused by its digest.
+    world.sim.with_vm(101, |vm| {
+        vm.config.insert("tags".to_owned(), "other".to_owned())
+    });
     caller.unpublish(&volume, 101).await.unwrap();
     caller.publish(&volume, 102).await.unwrap();
     assert_eq!(Truth::of(&world.sim).violations(), NONE);

@@ -331,6 +331,10 @@ async fn an_answer_that_is_lost_is_found_out_by_the_next_call() {
         until_ok(Duration::from_secs(10), attach).await.unwrap();
         assert_eq!(Truth::of(&world.sim).slots(101, &volume).len(), 1);
         fault(&world, "POST", CONFIG, 1, effect);
+        // What never arrived may yet come, unless the config is another one by then.
+        world.sim.with_vm(101, |vm| {
+            vm.config.insert("tags".to_owned(), "other".to_owned())
+        });
         let detach = async || caller.unpublish(&volume, 101).await;
         until_ok(Duration::from_secs(10), detach).await.unwrap();
         assert!(Truth::of(&world.sim).holders(&volume).is_empty());

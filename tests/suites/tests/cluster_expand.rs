@@ -77,14 +77,18 @@ async fn a_raw_claim_grows_under_its_running_pod() -> Result<()> {
 
 async fn raw_grows(stack: &Stack) -> Result<()> {
     let tenant = Tenant::new(&stack.client());
-    let writer = pod(&RAW, "writer", FILLS_THE_NEW_SIZE);
+    let user = pod(&RAW, "user", STAY);
     tenant.claim(&RAW).await?;
-    tenant.run(&writer).await?;
-    tenant.wait_running(writer.name).await?;
+    tenant.run(&user).await?;
+    tenant.wait_running(user.name).await?;
     ensure!(tenant.sizes(RAW.name).await? == (64 << 20, 64 << 20));
     tenant.grow(RAW.name, "128Mi").await?;
     tenant.wait_size(RAW.name, GROWN).await?;
     is_grown(stack, &tenant.handle_of(RAW.name).await?)?;
+    tenant.delete_pod(user.name).await?;
+    tenant.wait_detached().await?;
+    let writer = pod(&RAW, "writer", FILLS_THE_NEW_SIZE);
+    tenant.run(&writer).await?;
     tenant.wait_succeeded(writer.name).await?;
     end(&tenant, writer.name, RAW.name).await
 }

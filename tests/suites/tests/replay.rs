@@ -1,7 +1,6 @@
 //! What a real PVE answered to a long list of requests, asked of the simulator again.
 
 #![expect(
-    clippy::unwrap_used,
     clippy::cast_precision_loss,
     reason = "clippy does not take the helpers of tests for tests"
 )]

@@ -67,7 +67,8 @@ impl Server {
         }
         let body = request.body.as_deref().unwrap_or_default();
         if request.body.is_some() || matches!(request.method.as_str(), "POST" | "PUT" | "PATCH") {
-            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+            let length = body.len().to_string();
+            head.extend(["Content-Length: ", &length, "\r\n"]);
         }
         let bytes = format!("{head}\r\n{body}").into_bytes();
         let stream = TcpStream::connect(self.address).await?;

@@ -130,82 +130,24 @@ mod tests {
         let own = disk("both:9999/vm-9999-a.raw");
         let foreign = disk("both:78888/vm-78888-bravo-spare.raw");
         let option = disk("both:9999/vm-9999-a.raw,import-from=x");
-        for (method, path, params, beyond) in [
+        #[rustfmt::skip]
+        let rows = [
             ("GET", "pve1/qemu/77201/config", vec![], false),
-            (
-                "POST",
-                "pve1/qemu/101/config",
-                vec![("scsi1", own.as_str())],
-                false,
-            ),
-            (
-                "POST",
-                "pve1/qemu/77201/config",
-                vec![("delete", "scsi1")],
-                true,
-            ),
-            (
-                "POST",
-                "pve1/qemu/101/config",
-                vec![("scsi1", &foreign)],
-                true,
-            ),
-            (
-                "POST",
-                "pve1/qemu/101/config",
-                vec![("scsi1", &option)],
-                true,
-            ),
+            ("POST", "pve1/qemu/101/config", vec![("scsi1", own.as_str())], false),
+            ("POST", "pve1/qemu/77201/config", vec![("delete", "scsi1")], true),
+            ("POST", "pve1/qemu/101/config", vec![("scsi1", &foreign)], true),
+            ("POST", "pve1/qemu/101/config", vec![("scsi1", &option)], true),
             ("POST", "pve1/qemu/101/config", vec![("memory", "1")], true),
-            (
-                "DELETE",
-                "pve1/storage/both/content/both%3A9999%2Fvm-9999-a.raw",
-                vec![],
-                false,
-            ),
-            (
-                "DELETE",
-                "pve1/storage/both/content/both%3A9999%2Fvm-78888-a.raw",
-                vec![],
-                true,
-            ),
-            (
-                "DELETE",
-                "pve1/storage/both/content/both%3A78888%2Fvm-9999-a.raw",
-                vec![],
-                true,
-            ),
-            (
-                "DELETE",
-                "pve1/storage/alpha-thin/content/alpha-thin%3Avm-9999-a",
-                vec![],
-                false,
-            ),
-            (
-                "DELETE",
-                "pve1/storage/bravo-thin/content/alpha-thin%3Avm-9999-a",
-                vec![],
-                true,
-            ),
-            (
-                "DELETE",
-                "bravo-host/storage/both/content/both%3A9999%2Fvm-9999-a.raw",
-                vec![],
-                true,
-            ),
-            (
-                "POST",
-                "pve1/storage/both/content",
-                vec![("filename", "vm-9999-a.raw")],
-                false,
-            ),
-            (
-                "POST",
-                "pve1/storage/both/content",
-                vec![("filename", "vm-78888-a.raw")],
-                true,
-            ),
-        ] {
+            ("DELETE", "pve1/storage/both/content/both%3A9999%2Fvm-9999-a.raw", vec![], false),
+            ("DELETE", "pve1/storage/both/content/both%3A9999%2Fvm-78888-a.raw", vec![], true),
+            ("DELETE", "pve1/storage/both/content/both%3A78888%2Fvm-9999-a.raw", vec![], true),
+            ("DELETE", "pve1/storage/alpha-thin/content/alpha-thin%3Avm-9999-a", vec![], false),
+            ("DELETE", "pve1/storage/bravo-thin/content/alpha-thin%3Avm-9999-a", vec![], true),
+            ("DELETE", "bravo-host/storage/both/content/both%3A9999%2Fvm-9999-a.raw", vec![], true),
+            ("POST", "pve1/storage/both/content", vec![("filename", "vm-9999-a.raw")], false),
+            ("POST", "pve1/storage/both/content", vec![("filename", "vm-78888-a.raw")], true),
+        ];
+        for (method, path, params, beyond) in rows {
             let found = beyond_alpha(&request(method, path, &params)).is_some();
             assert_eq!(found, beyond, "{method} {path} {params:?}");
         }

@@ -100,8 +100,8 @@ async fn whatever_becomes_of_the_task_the_sizes_are_right_in_the_end() {
 /// The task fails in the middle, with the words of each step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_growth_that_stopped_between_two_steps_is_completed_by_the_next_call() {
-    let quorum = "unable to open file '/etc/pve/nodes/pve1/qemu-server/101.conf.tmp.814' - Permission denied";
     type Stops = fn(&World, u64);
+    let quorum = "unable to open file '/etc/pve/nodes/pve1/qemu-server/101.conf.tmp.814' - Permission denied";
     let rows: [(&str, &str, Stops); 3] = [
         (
             "after the storage",

@@ -95,67 +95,58 @@ async fn a_volume_that_only_a_config_names_does_not_exist() {
     assert_eq!(status.code(), Code::NotFound, "{status:?}");
 }
 
+type Happens = fn(&World, &str);
+
+fn move_out(world: &World, _: &str) {
+    world.sim.edit(|state| {
+        for subject in ["csi@pve", TOKEN.0] {
+            state.acl.push(AclEntry {
+                path: "/vms/101".to_owned(),
+                subject: subject.to_owned(),
+                role: "TenantPool".to_owned(),
+                propagate: true,
+            });
+        }
+        state.pools.get_mut(POOL).unwrap().vms.remove(&101);
+    });
+}
+
+fn make_template(world: &World, _: &str) {
+    world.sim.with_vm(101, |vm| {
+        vm.config.insert("template".to_owned(), "1".to_owned())
+    });
+}
+
+fn put_into_another(world: &World, handle: &str) {
+    let line = volid(handle);
+    world
+        .sim
+        .with_vm(102, |vm| vm.config.insert("scsi9".to_owned(), line));
+}
+
+fn put_in_twice(world: &World, handle: &str) {
+    let line = volid(handle);
+    world
+        .sim
+        .with_vm(101, |vm| vm.config.insert("scsi9".to_owned(), line));
+}
+
+fn hide(world: &World, _: &str) {
+    world.sim.edit(|state| {
+        let role = state.roles.get_mut("TenantPool").unwrap();
+        role.retain(|held| held != "VM.Audit");
+    });
+}
+
 /// Whatever VM holds the volume, only one of the tenant's own is touched, and only one.
 #[tokio::test(flavor = "multi_thread")]
 async fn holders_that_are_not_the_tenants_or_not_the_only_one_are_refused() {
-    type Happens = fn(&World, &str);
     let rows: [(&str, Happens, &[Code]); 5] = [
-        (
-            "moved out of the pool",
-            |world, _| {
-                world.sim.edit(|state| {
-                    for subject in ["csi@pve", TOKEN.0] {
-                        state.acl.push(AclEntry {
-                            path: "/vms/101".to_owned(),
-                            subject: subject.to_owned(),
-                            role: "TenantPool".to_owned(),
-                            propagate: true,
-                        });
-                    }
-                    state.pools.get_mut(POOL).unwrap().vms.remove(&101);
-                });
-            },
-            &[Code::PermissionDenied],
-        ),
-        (
-            "made a template",
-            |world, _| {
-                world.sim.with_vm(101, |vm| {
-                    vm.config.insert("template".to_owned(), "1".to_owned())
-                });
-            },
-            &[Code::PermissionDenied],
-        ),
-        (
-            "in two VMs",
-            |world, handle| {
-                let line = volid(handle);
-                world
-                    .sim
-                    .with_vm(102, |vm| vm.config.insert("scsi9".to_owned(), line));
-            },
-            &[Code::FailedPrecondition],
-        ),
-        (
-            "twice in one VM",
-            |world, handle| {
-                let line = volid(handle);
-                world
-                    .sim
-                    .with_vm(101, |vm| vm.config.insert("scsi9".to_owned(), line));
-            },
-            &[Code::FailedPrecondition],
-        ),
-        (
-            "out of sight",
-            |world, _| {
-                world.sim.edit(|state| {
-                    let role = state.roles.get_mut("TenantPool").unwrap();
-                    role.retain(|held| held != "VM.Audit");
-                });
-            },
-            &[Code::Unavailable],
-        ),
+        ("moved out of the pool", move_out, &[Code::PermissionDenied]),
+        ("made a template", make_template, &[Code::PermissionDenied]),
+        ("in two VMs", put_into_another, &[Code::FailedPrecondition]),
+        ("twice in one VM", put_in_twice, &[Code::FailedPrecondition]),
+        ("out of sight", hide, &[Code::Unavailable]),
     ];
     for (sentence, happens, codes) in rows {
         let workers = [(101, "pve1"), (102, "pve1")];

@@ -1,4 +1,4 @@
-//! ControllerExpand of the real controller against the simulator: a volume's storage, its drive and QEMU have the same size
+//! `ControllerExpandVolume` of the real controller against the simulator: a volume's storage, its drive and QEMU have the same size
 //! in the end, whatever happens between PVE's three steps.
 
 #![expect(

@@ -8,12 +8,12 @@ use harness::world::{World, tenant};
 use pve_sim::{TaskEffect, TaskFault};
 use tonic::Code;
 
-pub const NONE: [String; 0] = [];
-pub const MIB: i64 = 1 << 20;
+pub(crate) const NONE: [String; 0] = [];
+pub(crate) const MIB: i64 = 1 << 20;
 const TASK: &str = "GET /nodes/{node}/tasks/{upid}/status";
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// What external-resizer takes as "may be in progress", so that it keeps to the size.
-pub const NOT_FINAL: [Code; 4] = [
+pub(crate) const NOT_FINAL: [Code; 4] = [
     Code::Aborted,
     Code::Unavailable,
     Code::DeadlineExceeded,
@@ -21,7 +21,7 @@ pub const NOT_FINAL: [Code; 4] = [
 ];
 
 /// What storage, config and QEMU say about the size of a volume, in bytes.
-pub fn sizes(world: &World, vmid: u32, handle: &str) -> (i64, Option<i64>, Option<i64>) {
+pub(crate) fn sizes(world: &World, vmid: u32, handle: &str) -> (i64, Option<i64>, Option<i64>) {
     let storage = Truth::of(&world.sim).size(handle).unwrap();
     let state = world.sim.state();
     let vm = &state.vms[&vmid];
@@ -44,24 +44,28 @@ pub fn sizes(world: &World, vmid: u32, handle: &str) -> (i64, Option<i64>, Optio
     (i64::try_from(storage).unwrap(), noted, device)
 }
 
-pub fn all(size: i64) -> (i64, Option<i64>, Option<i64>) {
+pub(crate) fn all(size: i64) -> (i64, Option<i64>, Option<i64>) {
     (size, Some(size), Some(size))
 }
 
-pub async fn attached(world: &World, name: &str, (storage, zone): (&str, Option<&str>)) -> String {
+pub(crate) async fn attached(
+    world: &World,
+    name: &str,
+    (storage, zone): (&str, Option<&str>),
+) -> String {
     let caller = world.caller();
     let volume = caller.create(name, storage, zone).await.unwrap();
     caller.publish(&volume, 101).await.unwrap();
     volume
 }
 
-pub async fn world() -> World {
+pub(crate) async fn world() -> World {
     World::start(tenant(&[(101, "pve1"), (102, "pve1")]))
         .await
         .unwrap()
 }
 
-pub fn task_fault(world: &World, effect: TaskEffect) {
+pub(crate) fn task_fault(world: &World, effect: TaskEffect) {
     world.sim.add_task_fault(TaskFault {
         task: "resize".to_owned(),
         id: None,
@@ -73,7 +77,7 @@ pub fn task_fault(world: &World, effect: TaskEffect) {
 
 /// Calls until success. No call takes more than twice the requests that it takes without a fault, and none claims that nothing
 /// is in progress. Time that PVE takes itself is no fault: of the questions for the task one is counted.
-pub async fn converges(world: &World, volume: &str, size: i64, sentence: &str) -> i64 {
+pub(crate) async fn converges(world: &World, volume: &str, size: i64, sentence: &str) -> i64 {
     let most = if volume.contains("/thin/") { 10 } else { 8 };
     let caller = world.caller();
     let made = until_ok(PATIENCE, async || {
@@ -91,7 +95,7 @@ pub async fn converges(world: &World, volume: &str, size: i64, sentence: &str) -
         .unwrap_or_else(|status| panic!("{sentence}: {status:?}"))
 }
 
-pub fn settled(world: &World, volume: &str, least: i64, answer: i64, sentence: &str) {
+pub(crate) fn settled(world: &World, volume: &str, least: i64, answer: i64, sentence: &str) {
     assert!(answer >= least, "{sentence}: {answer}");
     assert!(answer <= least + 8 * MIB, "{sentence}: {answer}");
     assert_eq!(sizes(world, 101, volume), all(answer), "{sentence}");
