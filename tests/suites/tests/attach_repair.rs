@@ -325,7 +325,10 @@ async fn an_answer_that_is_lost_is_found_out_by_the_next_call() {
     let world = world().await;
     let caller = world.caller();
     let volume = caller.create("pvc-1", SHARED, None).await.unwrap();
-    for effect in [RequestEffect::LostReply, RequestEffect::LostRequest] {
+    for (tag, effect) in [
+        ("a", RequestEffect::LostReply),
+        ("b", RequestEffect::LostRequest),
+    ] {
         fault(&world, "POST", CONFIG, 1, effect.clone());
         let attach = async || caller.publish(&volume, 101).await;
         until_ok(Duration::from_secs(10), attach).await.unwrap();
@@ -333,7 +336,7 @@ async fn an_answer_that_is_lost_is_found_out_by_the_next_call() {
         fault(&world, "POST", CONFIG, 1, effect);
         // What never arrived may yet come, unless the config is another one by then.
         world.sim.with_vm(101, |vm| {
-            vm.config.insert("tags".to_owned(), "other".to_owned())
+            vm.config.insert("tags".to_owned(), tag.to_owned())
         });
         let detach = async || caller.unpublish(&volume, 101).await;
         until_ok(Duration::from_secs(10), detach).await.unwrap();
