@@ -3,7 +3,8 @@
 //! **Guarantees:** nothing is freed while any VM in sight has the volume in its config, now, pending or in a
 //! snapshot, or while one that could have it can't be read. Success means that PVE was seen not to have the disk.
 //! **Assumptions:** no VM has the tenant's disks that the token can't see and that this process has never seen in the pool;
-//! PVE asks nobody before it frees one.
+//! PVE asks nobody before it frees one. Whether a VM has snapshots is told by `parent` in its config, which PVE drops when the
+//! VM is set back to a snapshot and that one is deleted, while later ones stay (`AbstractConfig.pm`, `snapshot_delete`).
 //! **Requests:** list of guests, one per worker, removal, look; two and more per worker that has snapshots.
 
 use pve_client::{ErrorKind, HostState, VmEntry};

@@ -2,9 +2,12 @@
 //!
 //! Nothing here, `Debug` and errors included, ever shows a secret.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret, SecretString};
+
+use crate::bounded;
 
 /// Longest credential file that is read: a token id or secret is far below it.
 const FILE_MAX: u64 = 4096;
@@ -88,12 +91,13 @@ fn read_file(path: &Path) -> Result<SecretString, CredentialError> {
         path: path.to_owned(),
         source,
     };
-    let length = std::fs::metadata(path).map_err(failed)?.len();
-    if length > FILE_MAX {
-        return Err(CredentialError::TooLong(path.to_owned()));
+    match bounded::read_to_string(path, FILE_MAX) {
+        Ok(text) => Ok(SecretString::from(text.trim().to_owned())),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            Err(CredentialError::TooLong(path.to_owned()))
+        }
+        Err(error) => Err(failed(error)),
     }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    Ok(SecretString::from(text.trim().to_owned()))
 }
 
 /// `user@realm!name` as `PVE::AccessControl` takes it: no blanks, exactly one `!`, a realm.

@@ -5,6 +5,7 @@
 
 pub mod admin;
 mod authority;
+mod bounded;
 pub mod config;
 pub mod credentials;
 pub mod keyed_lock;

@@ -67,10 +67,12 @@ pub(super) fn repeatable_code(source: &ApiError) -> Code {
         | ErrorKind::NoQuorum
         | ErrorKind::Throttled => Code::Unavailable,
         ErrorKind::OutcomeUnknown => Code::DeadlineExceeded,
-        ErrorKind::Locked | ErrorKind::DigestMismatch | ErrorKind::Busy => Code::Aborted,
+        // A VM whose config is not where it was moves, or has just ended: the next call looks where it is.
+        ErrorKind::Locked | ErrorKind::DigestMismatch | ErrorKind::Busy | ErrorKind::Absent => {
+            Code::Aborted
+        }
         ErrorKind::NoSpace => Code::ResourceExhausted,
         ErrorKind::AlreadyExists
-        | ErrorKind::Absent
         | ErrorKind::DiskAbsent
         | ErrorKind::PermissionDenied { .. }
         | ErrorKind::Unauthenticated
@@ -107,6 +109,9 @@ pub(super) fn phrase(kind: &ErrorKind) -> &'static str {
         ErrorKind::Throttled => "too many requests are waiting for Proxmox VE",
         ErrorKind::Locked => "the Node's virtual machine is locked by other work on it",
         ErrorKind::DigestMismatch => "the Node's virtual machine was changed by someone else",
+        ErrorKind::Absent => {
+            "the Node's virtual machine has moved or ended; it will be tried again"
+        }
         ErrorKind::Busy => "Proxmox VE is busy; it will be tried again",
         ErrorKind::NoSpace => "the storage is full",
         ErrorKind::PermissionDenied { .. } | ErrorKind::Unauthenticated => {
@@ -114,7 +119,6 @@ pub(super) fn phrase(kind: &ErrorKind) -> &'static str {
         }
         ErrorKind::HotplugFailed { .. } => "the Node's virtual machine did not take the change",
         ErrorKind::AlreadyExists
-        | ErrorKind::Absent
         | ErrorKind::DiskAbsent
         | ErrorKind::Invalid(_)
         | ErrorKind::TaskFailed

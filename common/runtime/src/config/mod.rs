@@ -21,6 +21,7 @@ use pve_model::{Bytes, DiskFormat, PoolId, PveNode, Region, StorageId, VmId, Vol
 pub use self::fences::{DEFAULT_TERM, FENCES_FILE, Fence, FenceFile, Fenced, MOST_FENCES};
 
 use self::tree::Node;
+use crate::bounded;
 use crate::credentials::TokenConfig;
 
 /// Read beside the config when no other policy file is named.
@@ -207,15 +208,11 @@ impl File {
             path: path.to_owned(),
             source,
         };
-        match std::fs::metadata(path) {
-            Ok(found) if found.len() > FILE_MAX => {
-                return Err(failed(ErrorKind::FileTooLarge.into()));
-            }
-            Ok(_) => {}
+        let text = match bounded::read_to_string(path, FILE_MAX) {
+            Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
-        }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
+        };
         let name = path.file_name().unwrap_or(path.as_os_str());
         let name = name.to_string_lossy().into_owned();
         let document = tree::parse(&text)

@@ -1,6 +1,7 @@
 //! How PVE clusters are reached: endpoints, trust and tokens, in this driver's own form.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use pve_model::Region;
@@ -9,6 +10,7 @@ use secrecy::SecretString;
 use super::policy::{self, FormerOwner, policy, regions_of};
 use super::tree::{Keys, Node};
 use super::{EndpointConfig, RegionConfig, RegionPolicy, Trust};
+use crate::bounded;
 use crate::credentials::{CredentialError, Source, TokenConfig};
 
 /// The policies of the policy file, if there is one.
@@ -116,12 +118,10 @@ fn endpoint(node: &Node<'_>, folder: &Path) -> Result<EndpointConfig, String> {
 
 fn ca_file(node: &Node<'_>, folder: &Path) -> Result<String, String> {
     let path = folder.join(node.file()?);
-    let unreadable = |error| node.refuse(format_args!("cannot read {}: {error}", path.display()));
-    let length = std::fs::metadata(&path).map_err(unreadable)?.len();
-    if length > CA_MAX {
-        return Err(node.refuse("is larger than a CA bundle can be"));
-    }
-    std::fs::read_to_string(&path).map_err(unreadable)
+    bounded::read_to_string(&path, CA_MAX).map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => node.refuse("is larger than a CA bundle can be"),
+        _ => node.refuse(format_args!("cannot read {}: {error}", path.display())),
+    })
 }
 
 fn pem(node: &Node<'_>, text: &str) -> Result<String, String> {
