@@ -125,8 +125,8 @@ async fn alone(
     match others.first() {
         // A final error would say that this VM does not have it.
         Some(holder) if holders::holder(&vm.guest, &vm.pending, volume).is_some() => {
-            Err(Error::HalfAttached(format!(
-                "{} is in VM {} too: {}",
+            Err(Error::HolderUnknown(format!(
+                "{} is in VM {} and another one too: {}",
                 volume.volid(),
                 vm.guest.vmid,
                 holder.describe()

@@ -226,6 +226,10 @@ impl<'a> Work<'a> {
 
     async fn converge(&mut self) -> Result<(), Error> {
         let volid = self.of.volume.volid();
+        if !self.of.picture.holding(&volid).is_empty() {
+            let (guests, vm) = (&self.of.region.guests, self.of.vm);
+            guests.found(vm.guest.vmid, &vm.uuid, &volid);
+        }
         for _ in 0..STEPS {
             self.of.in_time("detach from")?;
             let memory = self.of.memory();

@@ -121,6 +121,11 @@ pub async fn strike(lane: &mut Lane, job: &Job, nth: u32, volume: &mut Volume) -
     if let Fault::Meanwhile(change) = &job.fault {
         change.tidy(&lane.world.sim, volume.vmid)?;
     }
+    // A detach brings the config back to what the lost attach was meant for, which may still come for a minute.
+    let doubt = job.fault.leaves_doubt() || job.fault == Fault::Late(Late::DuringTheRetry);
+    if met && job.then == Rpc::Publish && doubt {
+        lane.restart().await?;
+    }
     Ok(met)
 }
 

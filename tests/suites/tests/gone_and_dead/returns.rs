@@ -64,8 +64,9 @@ async fn a_volume_that_a_returning_vm_brings_back_is_reported_and_nothing_is_don
     world.sim.node_health("pve3", Health::Online);
     assert_eq!(holders(&world, &volume), [101, 103].into());
 
-    let status = refused(&world, &volume, 101, Code::FailedPrecondition).await;
-    assert!(status.message().contains("worker-103"), "{status:?}");
+    // A final error would say that this Node does not have it.
+    let status = refused(&world, &volume, 101, Code::Unavailable).await;
+    assert!(status.message().contains("another Node"), "{status:?}");
     let status = refused(&world, &volume, 102, Code::FailedPrecondition).await;
     assert!(status.message().contains("worker-10"), "{status:?}");
     let log = world.controller_log();
