@@ -1,11 +1,13 @@
 //! `/nodes/{node}/qemu/{vmid}/snapshot`: taking, listing and dropping snapshots of a VM.
 
+mod sections;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::drive::{self, Drive};
+use crate::drive;
 use crate::fail::{ApiResult, Fail};
 use crate::hardware::Backing;
 use crate::qemu;
@@ -13,7 +15,8 @@ use crate::router::{Call, Route, now};
 use crate::sim::Sim;
 use crate::state::{State, StorageKind, Vm, VmNumber, Volume, suffix_format};
 use crate::tasks::{self, TaskKind};
-use crate::{units, update, volumes};
+use crate::{update, volumes};
+use sections::{blocked_by_newer, disks, forget, restore, sizes};
 
 pub(super) fn routes() -> Vec<Route> {
     let base = "/nodes/{node}/qemu/{vmid}/snapshot";
@@ -96,18 +99,6 @@ fn config(call: &Call) -> ApiResult {
         .map(|(key, text)| (key.clone(), super::config::value(key, text)))
         .collect();
     Ok(Value::Object(map).into())
-}
-
-/// Disks of a config or of a snapshot's section, CD drives left out.
-fn disks(section: &BTreeMap<String, String>) -> Vec<String> {
-    let slots = section
-        .iter()
-        .filter(|(key, value)| drive::slot(key).is_some() && !value.contains("media=cdrom"));
-    slots
-        .filter_map(|(_, value)| value.split(',').next())
-        .filter(|volid| volid.contains(':'))
-        .map(str::to_owned)
-        .collect()
 }
 
 /// Whether every disk can be snapshotted: by its storage, or as a qcow2 file (`volume_has_feature`).
@@ -321,84 +312,6 @@ impl Work {
 }
 
 /// Bytes of a section's disks, as it says.
-fn sizes(section: &BTreeMap<String, String>) -> BTreeMap<String, u64> {
-    let parsed = section
-        .iter()
-        .filter(|(key, _)| drive::slot(key).is_some())
-        .filter_map(|(key, value)| Drive::parse(key, value).ok());
-    parsed
-        .filter_map(|drive| {
-            let size = units::drive_size(drive.option("size")?)?;
-            Some((drive.file.clone(), size))
-        })
-        .collect()
-}
-
-/// ZFS goes back to the most recent snapshot only.
-fn blocked_by_newer(state: &State, vm: &Vm, name: &str) -> Option<String> {
-    let section = vm.snapshots.get(name)?;
-    let time = |section: &BTreeMap<String, String>| section.get("snaptime").cloned();
-    let on_zfs = |volid: &&String| {
-        let id = volid.split(':').next().unwrap_or_default();
-        let storage = state.storages.get(id);
-        storage.is_some_and(|storage| storage.kind == StorageKind::ZfsPool)
-    };
-    let volids = disks(section);
-    let volid = volids.iter().find(on_zfs)?;
-    let others = vm.snapshots.iter().filter(|(other, _)| *other != name);
-    let mut newer = others.filter(|(_, other)| {
-        disks(other).contains(volid)
-            && (time(other) > time(section) || other.get("parent").is_some_and(|p| p == name))
-    });
-    newer.next()?;
-    Some(format!(
-        "can't rollback, '{name}' is not most recent snapshot on '{volid}'"
-    ))
-}
-
-/// Volumes that only the snapshot knew become unused, whoever owns them.
-fn forget(vm: &mut Vm, name: &str, volids: &[String]) {
-    let section = vm.snapshots.remove(name).unwrap_or_default();
-    let parent = section.get("parent").cloned();
-    let children = std::iter::once(&mut vm.config).chain(vm.snapshots.values_mut());
-    for child in children.filter(|child| child.get("parent").is_some_and(|p| p == name)) {
-        match &parent {
-            Some(parent) => child.insert("parent".into(), parent.clone()),
-            None => child.remove("parent"),
-        };
-    }
-    vm.config.remove("lock");
-    let attached = disks(&vm.config);
-    for volid in volids.iter().filter(|volid| !attached.contains(volid)) {
-        vm.add_unused(volid);
-    }
-}
-
-/// The snapshot's config, with the description and the unused disks of now; disks that came later become unused.
-fn restore(vm: &mut Vm, name: &str, section: &BTreeMap<String, String>) {
-    let kept = disks(section);
-    let later: Vec<String> = disks(&vm.config)
-        .into_iter()
-        .filter(|volid| !kept.contains(volid))
-        .collect();
-    let mut config = section.clone();
-    for key in ["snaptime", "snapstate", "vmstate", "description"] {
-        config.remove(key);
-    }
-    for (key, value) in &vm.config {
-        if drive::is_unused(key) || key == "description" {
-            config.insert(key.clone(), value.clone());
-        }
-    }
-    config.insert("parent".into(), name.to_owned());
-    vm.config = config;
-    vm.pending.clear();
-    vm.pending_delete.clear();
-    for volid in &later {
-        vm.add_unused(volid);
-    }
-}
-
 fn create(call: &Call) -> ApiResult {
     let name = call.text("snapname");
     if ["current", "pending"].contains(&name) {

@@ -11,6 +11,7 @@ mod hotplug;
 mod keep;
 mod leftovers;
 mod login;
+mod migrates;
 mod moves;
 mod quorum;
 mod rights;

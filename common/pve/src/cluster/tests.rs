@@ -1,0 +1,121 @@
+use super::*;
+use crate::metrics::Metrics;
+use crate::testing::{client, config, reply};
+use crate::transport::{Bottom, Cause, Phase, TransportError};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tower::{BoxError, service_fn};
+
+#[test]
+fn a_guest_of_a_host_that_just_started_is_neither_stopped_nor_lost() {
+    let data = json!([
+        {"vmid": 100, "node": "pve1", "status": "unknown", "id": "qemu/100", "type": "qemu"},
+        {"vmid": "101", "node": "pve1", "status": "running", "type": "qemu", "name": "worker-a",
+         "pool": "tenant-a", "template": "1", "future": {}},
+        {"vmid": 102, "node": "", "type": "qemu"},
+        {"vmid": 103, "node": "pve1", "type": "qemu", "pool": "../x"},
+    ]);
+    let list = wire::listing(&data, vm_entry).unwrap();
+    assert_eq!(list.undecodable, 2);
+    let [young, known] = list.entries.as_slice() else {
+        panic!("{list:?}")
+    };
+    assert_eq!((&young.state, &young.name), (&RunState::Unknown, &None));
+    assert_eq!(known.state, RunState::Running);
+    assert_eq!(known.pool.as_ref().unwrap().as_str(), "tenant-a");
+    assert!(known.template);
+}
+
+#[test]
+fn recorded_storage_and_node_entries_are_read() {
+    let data = json!([{"status": "available", "maxdisk": 966_367_641_600_u64, "id": "storage/pve1/thin",
+        "content": "rootdir,images", "node": "pve1", "disk": "96636764160", "type": "storage",
+        "plugintype": "lvmthin", "shared": "0", "storage": "thin"}]);
+    let list = wire::listing(&data, storage_entry).unwrap();
+    let storage = list.entries.first().unwrap();
+    assert_eq!(storage.used, Some(Bytes::new(96_636_764_160)));
+    assert!(!storage.shared && storage.available && storage.content.contains("images"));
+    let node: Value = json!([{"type": "node", "node": "pve1", "status": "offline", "level": ""}]);
+    let list = wire::listing(&node, node_entry).unwrap();
+    assert_eq!(list.entries.first().unwrap().state, HostState::Offline);
+}
+
+#[tokio::test]
+async fn a_vmid_is_free_taken_or_not_known() {
+    let at = |status, body: &'static str| {
+        client(move |request| {
+            assert_eq!(request.uri().query(), Some("vmid=100"));
+            Ok(reply(status, "Parameter verification failed.", body))
+        })
+    };
+    let id: VmId = "100".parse().unwrap();
+    let taken = r#"{"errors":{"vmid":"VM 100 already exists"},"data":null}"#;
+    assert_eq!(
+        at(200, r#"{"data":"100"}"#).vmid_state(id).await,
+        Ok(VmidState::Free)
+    );
+    assert_eq!(
+        at(200, r#"{"data":100}"#).vmid_state(id).await,
+        Ok(VmidState::Free)
+    );
+    assert_eq!(at(400, taken).vmid_state(id).await, Ok(VmidState::Taken));
+    for (status, body) in [
+        (200, r#"{"data":101}"#),
+        (400, "{}"),
+        (500, taken),
+        (403, "{}"),
+    ] {
+        assert!(
+            at(status, body).vmid_state(id).await.is_err(),
+            "{status} {body}"
+        );
+    }
+}
+
+/// An endpoint that answers `answers` times as one with this list of guests would, and then no more.
+fn endpoint(taken: &'static [&'static str], answers: usize) -> Bottom {
+    let left = Arc::new(AtomicUsize::new(answers));
+    Bottom::new(service_fn(move |request: http::Request<bytes::Bytes>| {
+        let vmid = request.uri().query().unwrap().replace("vmid=", "");
+        let alive = left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            })
+            .is_ok();
+        let answer = if !alive {
+            Err(TransportError::new(Phase::NotSent, Cause::Connect, "down"))
+        } else if taken.contains(&vmid.as_str()) {
+            let body = r#"{"errors":{"vmid":"VM already exists"},"data":null}"#;
+            Ok(reply(400, "Parameter verification failed.", body))
+        } else {
+            Ok(reply(200, "OK", &format!(r#"{{"data":"{vmid}"}}"#)))
+        };
+        async move { answer.map_err(BoxError::from) }
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_control_question_is_answered_by_whoever_called_the_vmid_free() {
+    let ids: (VmId, VmId) = ("100".parse().unwrap(), "101".parse().unwrap());
+    for (sentence, endpoints, expected) in [
+        (
+            "one that sees all",
+            [endpoint(&["101"], 9), endpoint(&[], 9)],
+            (VmidState::Free, Some(VmidState::Taken)),
+        ),
+        (
+            "one that sees nothing and dies, then one that sees all",
+            [endpoint(&[], 1), endpoint(&["100", "101"], 9)],
+            (VmidState::Taken, None),
+        ),
+    ] {
+        let client = Client::with_bottoms(
+            config(&["https://pve1:8006", "https://pve2:8006"]),
+            Metrics::default(),
+            endpoints.into(),
+        );
+        let said = client.unwrap().vmid_states(ids.0, Some(ids.1)).await;
+        assert_eq!(said, Ok(expected), "{sentence}");
+    }
+}
