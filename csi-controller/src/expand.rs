@@ -20,7 +20,7 @@ pub use memory::Memory;
 
 use crate::create;
 use crate::disk;
-use crate::error::{Error, VmRefusal};
+use crate::error::Error;
 use crate::holders::{self, Term};
 use crate::inventory::Freshness;
 use crate::region::RegionContext;
@@ -60,7 +60,7 @@ pub async fn expand(
             None => return detached(region, request).await,
         },
     };
-    reachable(region, &vm)?;
+    vm::allowed_host(region, &vm)?;
     let holder = Wanted {
         uuid: vm.uuid.clone(),
         vmid: Some(vm.guest.vmid),
@@ -149,19 +149,4 @@ async fn detached(region: &RegionContext, request: &ExpandRequest) -> Result<Byt
         ),
         Presence::Present(info) => Ok(info.size),
     }
-}
-
-/// Refuses a VM on a host that the policy does not name.
-fn reachable(region: &RegionContext, vm: &Pinned) -> Result<(), Error> {
-    let host = &vm.guest.pve_node;
-    if region.policy.pve_nodes.contains(host) {
-        return Ok(());
-    }
-    Err(Error::VmRefused {
-        why: VmRefusal::PveNode,
-        detail: format!(
-            "VM {} is on {host}, which the policy does not name",
-            vm.guest.vmid
-        ),
-    })
 }

@@ -10,7 +10,7 @@ use tokio::time::{Duration, Instant};
 use crate::change::{Applied, Way};
 use crate::disk;
 use crate::drive::{ReadOnly, Wish};
-use crate::error::{Error, VmRefusal};
+use crate::error::Error;
 use crate::holders::{self, Holder, Term};
 use crate::inventory::Freshness;
 use crate::refusal::refused;
@@ -94,15 +94,7 @@ async fn target(region: &RegionContext, node: &NodeId, term: Term) -> Result<Pin
 /// Refuses a VM that can't reach the disk, before anything is written. That its config was read there proves the host.
 fn reachable(region: &RegionContext, volume: &VolumeId, vm: &Pinned) -> Result<(), Error> {
     let host = &vm.guest.pve_node;
-    if !region.policy.pve_nodes.contains(host) {
-        return Err(Error::VmRefused {
-            why: VmRefusal::PveNode,
-            detail: format!(
-                "VM {} is on {host}, which the policy does not name",
-                vm.guest.vmid
-            ),
-        });
-    }
+    vm::allowed_host(region, vm)?;
     match &volume.pve_node {
         Some(home) if home != host => Err(Error::WrongHost(format!(
             "{} lies on {home}, VM {} is on {host}",

@@ -88,6 +88,21 @@ pub fn at(guest: &VmEntry) -> VmRef {
     }
 }
 
+/// Refuses a VM on a host that the policy does not name.
+pub fn allowed_host(region: &RegionContext, vm: &Pinned) -> Result<(), Error> {
+    let host = &vm.guest.pve_node;
+    if region.policy.pve_nodes.contains(host) {
+        return Ok(());
+    }
+    Err(Error::VmRefused {
+        why: VmRefusal::PveNode,
+        detail: format!(
+            "VM {} is on {host}, which the policy does not name",
+            vm.guest.vmid
+        ),
+    })
+}
+
 /// What a node id says; none for a Node name that leads nowhere.
 pub async fn wanted(region: &RegionContext, node: &NodeId) -> Option<Wanted> {
     match node {
