@@ -109,7 +109,7 @@ impl<'a> Refusals<'a> {
 }
 
 /// Whether the text holds these words: not as a part of a longer one, as in a correlation id.
-fn tells(message: &str, words: &str) -> bool {
+pub fn tells(message: &str, words: &str) -> bool {
     let part_of_word = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     message.match_indices(words).any(|(at, _)| {
         let before = message.get(..at).and_then(|text| text.chars().next_back());

@@ -157,7 +157,7 @@ fn judged(status: &Status, log: &str, (path, privilege): (&str, &str)) -> Vec<St
         "Permission check",
         POOL,
     ] {
-        if status.message().contains(told) {
+        if tells(status.message(), told) {
             wrong.push(format!("the tenant reads {told:?}: {}", status.message()));
         }
     }
