@@ -7,14 +7,12 @@
 pub mod asking;
 pub mod capacity;
 pub mod change;
-pub mod connect;
 pub mod create;
 pub mod delete;
 pub mod disk;
 pub mod drive;
 pub mod error;
 pub mod expand;
-pub mod fences;
 pub mod gone;
 pub mod guests;
 pub mod health;

@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pve_client::Client;
 use pve_model::{PveNode, Region, StorageId, VolumeId};
+use pve_region::{Connection, Fences};
 use pve_runtime::config::{RegionPolicy, StoragePolicy};
 
-use crate::connect::Connection;
 use crate::error::{Error, Foreign};
-use crate::fences::Fences;
 use crate::guests::Guests;
 use crate::inventory::Inventory;
 use crate::quota::Rights;

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use pve_client::Metrics;
 use pve_model::Region;
+use pve_region::{Connection, Fences};
 use pve_runtime::config::{Config, ConfigError, RegionConfig};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::Connection;
-use crate::fences::Fences;
 use crate::guests::{Guests, NoHints, NodeHints};
 use crate::inventory::Inventory;
 use crate::region::{Driver, RegionContext};

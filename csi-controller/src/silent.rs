@@ -1,7 +1,7 @@
 //! VMs on hosts that do not answer: which of them are worth a question, and which can't have a volume although nobody can
 //! say so now.
 //!
-//! A VM counts as no holder by what this process knows ([`crate::witness`]) or by the operator's word ([`crate::fences`]),
+//! A VM counts as no holder by what this process knows ([`crate::witness`]) or by the operator's word ([`pve_region::fences`]),
 //! never because its host is silent, and never by the tenant's word.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use pve_client::{ErrorKind, Presence};
 use pve_model::{KubeNode, NodeId, Slot, VmId, VolumeId};
+use pve_region::gone::{Evidence, Listed, Verdict, judge};
 use tokio::time::{Duration, sleep_until};
 
 use crate::change::{Applied, Way};
 use crate::disk;
 use crate::error::Error;
-use crate::gone::{self, Evidence, Listed, Verdict};
+use crate::gone;
 use crate::holders::{self, Holder, Purpose, Term};
 use crate::inventory::Freshness;
 use crate::publish::BUDGET;
@@ -121,7 +122,7 @@ async fn ended(
             wanted.uuid
         )));
     }
-    let verdict: Verdict = gone::judge(Evidence {
+    let verdict: Verdict = judge(Evidence {
         listed: Listed::Stranger,
         asked: None,
         control: None,

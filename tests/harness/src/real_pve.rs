@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pve_client::{Client, Metrics, VmRef};
-use pve_csi_controller::connect::Connection;
 use pve_model::VmId;
+use pve_region::Connection;
 use pve_runtime::config::Config;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

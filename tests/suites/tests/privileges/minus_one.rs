@@ -6,6 +6,7 @@ use std::time::Duration;
 use csi_proto::csi::v1::{GetCapacityRequest, ValidateVolumeCapabilitiesRequest};
 use harness::caller::{SIZE, until_ok};
 use harness::csi::{mount_capability, topology};
+use harness::refusals::tells;
 use harness::requirements::noted;
 use harness::truth::Truth;
 use harness::world::{FILES, POOL, REGION, SHARED, World};
