@@ -6,7 +6,7 @@
 )]
 
 use crate::ids::{KubeNode, PveNode, Region, StorageId, VmId};
-use crate::{DiskName, NodeId, VolumeId};
+use crate::{DiskName, NodeId, ProviderId, VolumeId, provider_id};
 
 /// The longest handle of the grammar: region, host and storage at their longest, and a disk in its folder.
 const HANDLE_MAX: usize = 63 + 63 + 100 + 3 + 10 + "vm-999999999-".len() + 126 + ".qcow2".len();
@@ -102,6 +102,28 @@ pub fn node_id(text: &str) {
     assert_eq!(expected.transpose(), Ok(*vmid));
 }
 
+/// A provider id is ours exactly if it begins with our scheme, and what is read of one is what a writer of it means.
+pub fn provider_id(text: &str) {
+    let id = ProviderId::read(text);
+    assert_eq!(id.is_ours(), text.starts_with("proxmox://"));
+    match &id {
+        ProviderId::Uuid(uuid) => {
+            let written = provider_id::of_uuid(uuid);
+            assert_eq!(written, text.to_ascii_lowercase());
+            assert_eq!(ProviderId::read(&written), id);
+        }
+        ProviderId::Place { place, vmid } => {
+            let region = place.parse::<Region>();
+            let written = region.map(|region| provider_id::of_place(&region, *vmid));
+            assert_eq!(
+                written.unwrap_or_else(|_| format!("proxmox:///{vmid}")),
+                text
+            );
+        }
+        ProviderId::Unreadable | ProviderId::Foreign => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +173,17 @@ mod tests {
                 .count()
                 >= 5
         );
+        let ids = corpus("provider_id");
+        for text in &ids {
+            provider_id(text);
+        }
+        let known = |text: &&String| {
+            matches!(
+                ProviderId::read(text),
+                ProviderId::Uuid(_) | ProviderId::Place { .. }
+            )
+        };
+        assert!(ids.iter().filter(known).count() >= 4);
     }
 
     proptest! {
@@ -158,6 +191,7 @@ mod tests {
         fn no_text_breaks_a_handle_or_a_node_id(text in "\\PC{0,90}") {
             volume_id(&text);
             node_id(&text);
+            provider_id(&text);
         }
 
         #[test]
@@ -172,6 +206,13 @@ mod tests {
             text in "([0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0f]{8}-0000-0000-0000-000000000000|[a-z0-9.-]{1,255})(/[0-9+]{0,11}){0,2}",
         ) {
             node_id(&text);
+        }
+
+        #[test]
+        fn what_looks_like_a_provider_id_is_read_as_it_was_meant(
+            text in "(proxmox|Proxmox|proxmoxa)(://|:/)([0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0f]{8}-0000-0000-0000-000000000000|[A-Za-z0-9._ -]{0,65})(/[0-9+]{0,11}){0,2}",
+        ) {
+            provider_id(&text);
         }
     }
 }
