@@ -5,6 +5,7 @@
 
 mod fences;
 mod former;
+mod nodes;
 #[cfg(any(test, fuzzing))]
 pub mod oracles;
 mod policy;
@@ -19,6 +20,7 @@ use pve_model::params::{AioMode, CacheMode};
 use pve_model::{Bytes, DiskFormat, PoolId, PveNode, Region, StorageId, VmId, VolumeId};
 
 pub use self::fences::{DEFAULT_TERM, FENCES_FILE, Fence, FenceFile, Fenced, MOST_FENCES};
+pub use self::nodes::{AddressPolicy, NodePolicy, ZonePolicy};
 
 use self::tree::Node;
 use crate::bounded;
@@ -37,6 +39,8 @@ pub struct Config {
     pub provider: Provider,
     /// One entry per PVE cluster.
     pub regions: BTreeMap<Region, RegionConfig>,
+    /// What the CCM writes on the tenant's Nodes; the CSI controller has no use for it.
+    pub nodes: NodePolicy,
 }
 
 /// Who made the tenant's Nodes.
@@ -227,12 +231,12 @@ impl File {
 
 fn config(main: &File, policy: Option<&File>, folder: &Path) -> Result<Config, String> {
     let root = main.root();
-    let keys = root.keys(&["provider", "regions", "clusters", "features"])?;
+    let keys = root.keys(&["provider", "regions", "nodes", "clusters", "features"])?;
     let policies = policy
         .map(|file| policy::policies(&file.root()))
         .transpose()?;
     let former = keys.any(&["clusters", "features"]);
-    let config = match (former, keys.any(&["regions", "provider"])) {
+    let config = match (former, keys.any(&["regions", "provider", "nodes"])) {
         (Some(former), Some(_)) => {
             let why = "belongs to the former drivers' form and cannot stand beside ours";
             return Err(keys.refuse(former, why));
@@ -245,6 +249,7 @@ fn config(main: &File, policy: Option<&File>, folder: &Path) -> Result<Config, S
                     .as_ref()
                     .map_or(Ok(Provider::Default), provider)?,
                 regions: former::clusters(&keys, &features, policies, folder)?,
+                nodes: features.nodes,
             }
         }
         (None, _) => Config {
@@ -252,6 +257,7 @@ fn config(main: &File, policy: Option<&File>, folder: &Path) -> Result<Config, S
                 .find("provider")
                 .map_or(Ok(Provider::Default), |n| provider(&n))?,
             regions: regions::regions(&keys, policies, folder)?,
+            nodes: nodes::nodes(&keys)?,
         },
     };
     if config.regions.is_empty() {

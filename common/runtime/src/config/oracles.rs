@@ -5,7 +5,10 @@ use std::path::Path;
 use secrecy::ExposeSecret;
 use serde_json::Value;
 
-use super::{Config, EndpointConfig, File, RegionConfig, RegionPolicy, config, tree};
+use super::nodes::MOST_NETWORKS;
+use super::{
+    AddressPolicy, Config, EndpointConfig, File, RegionConfig, RegionPolicy, config, tree,
+};
 
 /// What the corpora have in the place of a secret.
 pub const SECRET: &str = "5ec4e7aa-0000-4000-8000-00005ec4e7aa";
@@ -102,6 +105,16 @@ fn kept(config: &Config, secret_elsewhere: bool) {
         "the secret is in {printed}"
     );
     assert!(!config.regions.is_empty());
+    let AddressPolicy {
+        external,
+        include,
+        exclude,
+        order,
+        ..
+    } = &config.nodes.addresses;
+    for list in [external, include, exclude, order] {
+        assert!(list.len() <= MOST_NETWORKS);
+    }
     for (
         region,
         RegionConfig {

@@ -34,6 +34,8 @@ fn the_corpus_of_configs_holds_and_each_form_of_them_is_accepted() {
             .any(|text| text.contains("clusters:") && text.contains(DIVIDER))
     );
     assert!(seen.iter().any(|text| !text.contains(DIVIDER)));
+    assert!(seen.iter().any(|text| text.contains("cloudInit:")));
+    assert!(seen.iter().any(|text| text.contains("ip_sort_order:")));
 }
 
 /// A part of the documented form, with something else in the place of one of its values or keys.

@@ -1,4 +1,5 @@
 mod fences;
+mod nodes;
 mod refused;
 
 use std::path::PathBuf;
