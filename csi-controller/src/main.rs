@@ -20,7 +20,7 @@ use pve_csi_controller::identity::IdentityService;
 use pve_csi_controller::refusals::Refusals;
 use pve_csi_controller::reload::Source;
 use pve_csi_controller::service::ControllerService;
-use pve_csi_controller::tenant::TenantNodes;
+use pve_kube::Tenant;
 use pve_model::topology::DEFAULT_DRIVER_NAME;
 use pve_region::{FenceMetrics, Fences};
 use pve_runtime::admin::Admin;
@@ -147,7 +147,7 @@ type Configured = (Source, Arc<pve_csi_controller::Driver>);
 
 async fn configured(arguments: &Arguments, telemetry: &Telemetry) -> anyhow::Result<Configured> {
     let tenant = match &arguments.kubeconfig {
-        Some(path) => Some(Arc::new(TenantNodes::of_kubeconfig(path).await?)),
+        Some(path) => Some(Tenant::of_kubeconfig(path).await?),
         None => None,
     };
     let source = Source {

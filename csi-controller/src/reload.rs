@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pve_client::Metrics;
+use pve_kube::Tenant;
 use pve_model::Region;
 use pve_region::{Connection, Fences};
 use pve_runtime::config::{Config, ConfigError, RegionConfig};
@@ -31,7 +32,7 @@ pub struct Source {
     /// Numbers of all clients.
     pub metrics: Metrics,
     /// What the tenant says about its Nodes, if it is asked.
-    pub tenant: Option<Arc<TenantNodes>>,
+    pub tenant: Option<Tenant>,
     /// What the operator states of hosts and VMs that can't be asked.
     pub fences: Fences,
 }
@@ -106,7 +107,7 @@ impl Source {
 
     fn hints(&self) -> Arc<dyn NodeHints> {
         match &self.tenant {
-            Some(tenant) => Arc::clone(tenant) as Arc<dyn NodeHints>,
+            Some(tenant) => Arc::new(TenantNodes::new(tenant.clone())),
             None => Arc::new(NoHints),
         }
     }
