@@ -91,7 +91,8 @@ pub(crate) fn recover(sim: &Arc<Sim>, node: &str) {
 /// The first node that is there, of those that a strict rule leaves.
 fn place(state: &State, vmid: VmNumber, from: &str) -> Option<String> {
     let sid = sid(vmid);
-    let rule = state.ha.rules.iter().find(|rule| {
+    let rules = state.ha.all_rules();
+    let rule = rules.iter().find(|rule| {
         let on = |key: &str| rule.options.get(key).is_some_and(|value| value == "1");
         rule.kind == "node-affinity"
             && rule.resources.contains(&sid)

@@ -16,6 +16,7 @@ use crate::faults::RequestEffect;
 use crate::hop;
 use crate::http::{Reply, Request, form};
 use crate::log::Entry;
+use crate::older;
 use crate::permit;
 use crate::quorum;
 use crate::router::{Call, Route, find};
@@ -87,7 +88,8 @@ async fn route(
     let method = request.method.as_str();
     let shown = format!("/{}", path.join("/"));
     check_protocol(request, format, &shown)?;
-    let target = target(method, path);
+    let target =
+        target(method, path).filter(|target| older::has(&sim.lock().version, target.endpoint));
     let who = identify(sim, request, target.as_ref())?;
     entry.caller = who.id();
     let given = parameters(request)?;

@@ -30,6 +30,7 @@ mod http;
 mod locks;
 mod log;
 mod logins;
+mod older;
 mod options;
 mod permit;
 mod property_string;
@@ -59,7 +60,7 @@ pub use log::Entry as RequestEntry;
 pub use sim::Timing;
 pub use state::{
     AclEntry, Device, Guest, Ha, HaRule, Health, Node, Pool, Quirk, State, Storage, StorageKind,
-    Token, User, Vm, VmFaults, VmNumber, Volume,
+    Token, User, Version, Vm, VmFaults, VmNumber, Volume,
 };
 
 /// The simulator could not start.

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::acl::{self, Who};
 use crate::endpoints::{Check, Endpoint, Groups};
 use crate::fail::Fail;
+use crate::older;
 use crate::state::State;
 
 type Params = BTreeMap<String, String>;
@@ -61,7 +62,8 @@ pub(crate) fn permitted(
         return Err(Fail::denied(""));
     };
     let asked = Asked { state, who, params };
-    asked.check(check).map_err(Fail::from)
+    let check = older::check(&state.version, check);
+    asked.check(&check).map_err(Fail::from)
 }
 
 struct Asked<'a> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::older;
 use crate::state::State;
 
 /// Privileges of one kind by who shall have them: only the administrator, the admins, the users, the auditors of that kind.
@@ -182,7 +183,8 @@ pub(crate) fn built_in_names() -> Set {
 
 /// Privileges of a role; `None` if there is no such role.
 pub(crate) fn privileges(state: &State, name: &str) -> Option<Set> {
-    built_in(name).or_else(|| state.roles.get(name).cloned())
+    let fixed = built_in(name).map(|held| older::privileges(&state.version, held));
+    fixed.or_else(|| state.roles.get(name).cloned())
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ fn storage_of(drive: &Drive) -> &str {
 
 /// The clone's config before its disks are copied.
 fn new_config(call: &Call, mut config: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let own = ["parent", "vmgenid", "smbios1", "description"];
+    let own = ["parent", "template", "vmgenid", "description"];
     config.retain(|key, _| !drive::is_unused(key) && !own.contains(&key.as_str()));
     for key in ["name", "description"] {
         if let Some(text) = call.get(key) {

@@ -1,4 +1,4 @@
-//! `/cluster/ha`: resources, rules and what is left of groups (`API2/HA`).
+//! `/cluster/ha`: resources and the state of all (`API2/HA`).
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,12 @@ use sha1::{Digest, Sha1};
 
 use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Route, now, null};
-use crate::state::{HaRule, State};
+use crate::state::State;
 use crate::units;
 
 pub(super) fn routes() -> Vec<Route> {
     let mut routes = vec![
-        now("GET", "/cluster/ha", |_| {
-            Ok(
-                json!([{"id": "status"}, {"id": "resources"}, {"id": "groups"}, {"id": "rules"}])
-                    .into(),
-            )
-        }),
+        now("GET", "/cluster/ha", |call| Ok(index(call))),
         now("GET", "/cluster/ha/status/current", |call| Ok(status(call))),
         now("GET", "/cluster/ha/status/manager_status", |call| {
             let quorate = call.sim.lock().quorate(&call.here);
@@ -25,31 +20,22 @@ pub(super) fn routes() -> Vec<Route> {
             Ok(json!({"manager_status": {"node_status": {}}, "quorum": quorum}).into())
         }),
     ];
-    routes.extend(group_routes());
+    routes.extend(super::ha_groups::routes());
     routes.extend(resource_routes());
     routes.extend(super::ha_rules::routes());
     routes
 }
 
-fn group_routes() -> Vec<Route> {
-    let one = "/cluster/ha/groups/{group}";
-    vec![
-        now("GET", "/cluster/ha/groups", |_| {
-            Err(no_groups("index groups"))
-        }),
-        now("POST", "/cluster/ha/groups", |_| {
-            Err(no_groups("create group"))
-        }),
-        now("GET", one, |_| Err(no_groups("read group"))),
-        now("PUT", one, |_| Err(no_groups("update group"))),
-        now("DELETE", one, |_| Err(no_groups("delete group"))),
-    ]
-}
-
-fn no_groups(what: &str) -> Fail {
-    Fail::die(format!(
-        "cannot {what}: ha groups have been migrated to rules"
-    ))
+fn index(call: &Call) -> Answer {
+    let mut rows = vec![
+        json!({"id": "status"}),
+        json!({"id": "resources"}),
+        json!({"id": "groups"}),
+    ];
+    if call.sim.lock().version.major() >= 9 {
+        rows.push(json!({"id": "rules"}));
+    }
+    Value::Array(rows).into()
 }
 
 fn resource_routes() -> Vec<Route> {
@@ -91,8 +77,10 @@ fn digest(state: &State) -> String {
 }
 
 fn row(state: &State, sid: &str, options: &BTreeMap<String, String>) -> Value {
+    let migrated = state.groups_are_gone();
     let mut map: Map<String, Value> = options
         .iter()
+        .filter(|(key, _)| !migrated || *key != "group")
         .map(|(key, text)| {
             (
                 key.clone(),
@@ -117,8 +105,8 @@ fn list(call: &Call) -> Answer {
     rows.collect::<Value>().into()
 }
 
-fn given(call: &Call) -> Result<BTreeMap<String, String>, Fail> {
-    if call.get("group").is_some() {
+fn given(call: &Call, state: &State) -> Result<BTreeMap<String, String>, Fail> {
+    if call.get("group").is_some() && state.groups_are_gone() {
         return Err(Fail::die(
             "invalid parameter 'group': ha groups have been migrated to rules",
         ));
@@ -128,6 +116,7 @@ fn given(call: &Call) -> Result<BTreeMap<String, String>, Fail> {
         "max_restart",
         "max_relocate",
         "failback",
+        "group",
         "comment",
     ];
     let pairs = keys
@@ -138,8 +127,8 @@ fn given(call: &Call) -> Result<BTreeMap<String, String>, Fail> {
 
 fn create(call: &Call) -> ApiResult {
     let sid = full_sid(call.text("sid"));
-    let options = given(call)?;
     let mut state = call.sim.lock();
+    let options = given(call, &state)?;
     let exists = sid
         .split_once(':')
         .and_then(|(_, id)| id.parse().ok())
@@ -160,8 +149,14 @@ fn create(call: &Call) -> ApiResult {
 
 fn update(call: &Call) -> ApiResult {
     let sid = full_sid(call.text("sid"));
-    let options = given(call)?;
     let mut state = call.sim.lock();
+    let options = given(call, &state)?;
+    if let Some(group) = options
+        .get("group")
+        .filter(|group| !state.ha.groups.contains_key(*group))
+    {
+        return Err(Fail::die(format!("HA group '{group}' does not exist")));
+    }
     let found = state.ha.resources.get_mut(&sid);
     found
         .ok_or_else(|| Fail::die(format!("update resource failed: no such resource '{sid}'")))?
@@ -295,30 +290,4 @@ pub(super) fn managed(state: &State, vmid: crate::state::VmNumber) -> Option<Val
     let options = state.ha.resources.get(&sid)?;
     let about = state.ha.services.get(&sid);
     Some(json!(about.or_else(|| options.get("state"))))
-}
-
-/// A rule's line, with its place in the file.
-pub(super) fn rule_row(state: &State, at: usize, rule: &HaRule) -> Value {
-    let mut map = Map::new();
-    for (key, text) in &rule.options {
-        let flag = ["strict", "disable"].contains(&key.as_str());
-        map.insert(
-            key.clone(),
-            if flag {
-                json!(u8::from(text == "1"))
-            } else {
-                json!(text)
-            },
-        );
-    }
-    map.insert("rule".into(), json!(rule.rule));
-    map.insert("type".into(), json!(rule.kind));
-    map.insert("resources".into(), json!(rule.resources.join(",")));
-    map.insert("order".into(), json!(at + 1));
-    let all = format!("{:?}", state.ha.rules);
-    map.insert(
-        "digest".into(),
-        json!(units::hex(&Sha1::digest(all.as_bytes()))),
-    );
-    Value::Object(map)
 }

@@ -1,10 +1,14 @@
 //! `/cluster/ha/rules`: where resources may run (`API2/HA/Rules.pm`).
 
-use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+use sha1::{Digest, Sha1};
 
 use crate::fail::{Answer, ApiResult, Fail};
 use crate::router::{Call, Route, now, null};
 use crate::state::{HaRule, State};
+use crate::units;
 
 pub(super) fn routes() -> Vec<Route> {
     let base = "/cluster/ha/rules";
@@ -33,29 +37,93 @@ fn list(call: &Call) -> Answer {
                 .get("resource")
                 .is_none_or(|sid| rule.resources.iter().any(|other| other == sid))
     };
-    let found = state
-        .ha
-        .rules
-        .iter()
-        .enumerate()
-        .filter(|(_, rule)| wanted(rule));
+    let rules = state.ha.all_rules();
+    let found = rules.iter().enumerate().filter(|(_, rule)| wanted(rule));
     found
-        .map(|(at, rule)| super::ha::rule_row(&state, at, rule))
+        .map(|(at, rule)| row(&rules, at, rule))
         .collect::<Value>()
         .into()
+}
+
+/// A rule's line, with its place in the file.
+fn row(rules: &[HaRule], at: usize, rule: &HaRule) -> Value {
+    let mut map = Map::new();
+    for (key, text) in &rule.options {
+        let value = match key.as_str() {
+            "strict" | "disable" => json!(u8::from(text == "1")),
+            "nodes" => json!(nodes(text)),
+            _ => json!(text),
+        };
+        map.insert(key.clone(), value);
+    }
+    let resources: BTreeSet<&str> = rule.resources.iter().map(String::as_str).collect();
+    let resources: Vec<&str> = resources.into_iter().collect();
+    map.insert("rule".into(), json!(rule.rule));
+    map.insert("type".into(), json!(rule.kind));
+    map.insert("resources".into(), json!(resources.join(",")));
+    map.insert("order".into(), json!(at + 1));
+    let errors = errors(rules, rule);
+    if !errors.is_empty() {
+        map.insert("errors".into(), json!(errors));
+    }
+    let digest = Sha1::digest(format!("{rules:?}").as_bytes());
+    map.insert("digest".into(), json!(units::hex(&digest)));
+    Value::Object(map)
+}
+
+/// In order of their names, without priorities of 0 (`NodeAffinity.pm` `encode_plugin_value`).
+fn nodes(text: &str) -> String {
+    let items = text.split([',', ' ']).filter(|item| !item.is_empty());
+    let named: BTreeMap<&str, &str> = items
+        .map(|item| item.split_once(':').unwrap_or((item, "0")))
+        .collect();
+    let shown = named.into_iter().map(|(name, priority)| match priority {
+        "0" => name.to_owned(),
+        _ => format!("{name}:{priority}"),
+    });
+    shown.collect::<Vec<_>>().join(",")
+}
+
+/// What makes a rule infeasible, by option (`HA/Rules.pm` `check_feasibility`): rules that are switched off count for nothing.
+fn errors(rules: &[HaRule], rule: &HaRule) -> BTreeMap<String, Vec<String>> {
+    let mut found = rule.errors.clone();
+    let on = |rule: &HaRule| rule.options.get("disable").is_none_or(|text| text != "1");
+    if !on(rule) {
+        return BTreeMap::new();
+    }
+    let mut texts = Vec::new();
+    if rule.kind == "resource-affinity" {
+        if rule.resources.len() < 2 {
+            texts.push("rule is ineffective as there are less than two resources".to_owned());
+        }
+    } else {
+        let others = rules
+            .iter()
+            .filter(|other| other.rule != rule.rule && other.kind == rule.kind && on(other));
+        let taken: BTreeSet<&String> = others.flat_map(|other| &other.resources).collect();
+        let shared: BTreeSet<&String> = rule.resources.iter().collect();
+        texts.extend(
+            shared.intersection(&taken).map(|sid| {
+                format!("resource '{sid}' is already used in another node affinity rule")
+            }),
+        );
+    }
+    if !texts.is_empty() {
+        found
+            .entry("resources".to_owned())
+            .or_default()
+            .extend(texts);
+    }
+    found
 }
 
 fn get(call: &Call) -> ApiResult {
     let state = call.sim.lock();
     let name = call.text("rule");
-    let found = state
-        .ha
-        .rules
-        .iter()
-        .enumerate()
-        .find(|(_, rule)| rule.rule == name);
+    let rules = state.ha.all_rules();
+    let found = rules.iter().enumerate().find(|(_, rule)| rule.rule == name);
     let (at, rule) = found.ok_or_else(|| Fail::die(format!("no such ha rule '{name}'")))?;
-    Ok(super::ha::rule_row(&state, at, rule).into())
+    Ok(row(&rules, at, rule).into())
 }
 
 /// Puts the request's options into the rule.
@@ -109,34 +177,18 @@ fn check(state: &State, rule: &HaRule) -> Result<(), String> {
             missing.join(", ")
         ));
     }
-    let invalid = |text: String| {
-        Err(format!(
-            "400 Rule '{}' is invalid.\nresources: {text}",
-            rule.rule
-        ))
-    };
-    if rule.kind == "resource-affinity" {
-        let few = rule.resources.len() < 2;
-        return if few {
-            invalid("rule is ineffective as there are less than two resources".to_owned())
-        } else {
-            Ok(())
-        };
+    let mut rules = state.ha.all_rules();
+    rules.retain(|other| other.rule != rule.rule);
+    rules.push(rule.clone());
+    let found = errors(&rules, rule);
+    if found.is_empty() {
+        return Ok(());
     }
-    let others = state
-        .ha
-        .rules
-        .iter()
-        .filter(|other| other.rule != rule.rule && other.kind == rule.kind);
-    match others
-        .flat_map(|other| &other.resources)
-        .find(|sid| rule.resources.contains(sid))
-    {
-        Some(sid) => invalid(format!(
-            "resource '{sid}' is already used in another node affinity rule"
-        )),
-        None => Ok(()),
+    let mut text = format!("400 Rule '{}' is invalid.", rule.rule);
+    for (option, texts) in found {
+        text.extend(["\n", &option, ": ", &texts.join(", ")]);
     }
+    Err(text)
 }
 
 fn create(call: &Call) -> ApiResult {

@@ -7,6 +7,7 @@ mod cluster;
 mod config;
 mod content;
 mod ha;
+mod ha_groups;
 mod ha_rules;
 mod index;
 mod login;
@@ -36,7 +37,7 @@ pub(crate) use storage::used;
 
 /// The whole table.
 pub(crate) fn routes() -> Vec<Route> {
-    let mut routes = vec![now("GET", "/version", |_| Ok(version().into()))];
+    let mut routes = vec![now("GET", "/version", |call| Ok(version(call).into()))];
     routes.extend(access::routes());
     routes.extend(agent::routes());
     routes.extend(clone::routes());
@@ -62,8 +63,9 @@ pub(crate) fn routes() -> Vec<Route> {
     routes
 }
 
-fn version() -> Value {
-    json!({"version": "9.2.11", "release": "9.2", "repoid": "14a22df35955d97d"})
+fn version(call: &Call) -> Value {
+    let version = &call.sim.lock().version;
+    json!({"version": version.as_str(), "release": version.release(), "repoid": "14a22df35955d97d"})
 }
 
 fn subdirs(names: &[&str]) -> Value {

@@ -10,8 +10,8 @@ use crate::state::Health;
 pub(super) fn routes() -> Vec<Route> {
     vec![
         now("GET", "/nodes", |call| Ok(list(call))),
-        now("GET", "/nodes/{node}/version", |_| {
-            Ok(super::version().into())
+        now("GET", "/nodes/{node}/version", |call| {
+            Ok(super::version(call).into())
         }),
         now("GET", "/nodes/{node}/status", |call| Ok(status(call))),
         now("GET", "/nodes/{node}/time", time),
@@ -81,9 +81,10 @@ fn time(call: &Call) -> ApiResult {
 
 fn status(call: &Call) -> Answer {
     let uptime = call.sim.clock.now().as_secs();
+    let version = call.sim.lock().version.as_str().to_owned();
     let body = json!({
         "uptime": 4570 + uptime, "loadavg": ["0.10", "0.67", "2.78"], "cpu": 0.05, "wait": 0, "idle": 0, "ksm": {"shared": 0},
-        "kversion": "Linux 6.17.2-1-pve #1 SMP PREEMPT_DYNAMIC", "pveversion": "pve-manager/9.2.11/14a22df35955d97d",
+        "kversion": "Linux 6.17.2-1-pve #1 SMP PREEMPT_DYNAMIC", "pveversion": format!("pve-manager/{version}/14a22df35955d97d"),
         "current-kernel": {"machine": "x86_64", "release": "6.17.2-1-pve", "sysname": "Linux", "version": "#1 SMP PREEMPT_DYNAMIC"},
         "boot-info": {"mode": "legacy-bios"}, "memory": {"total": 25_276_502_016_u64, "used": 1_090_760_704, "free": 24_185_741_312_u64, "available": 24_185_741_312_u64},
         "swap": {"total": 0, "used": 0, "free": 0}, "rootfs": {"total": 270_553_174_016_u64, "used": 34_439_151_616_u64, "avail": 63_353_266_176_u64, "free": 236_114_022_400_u64},

@@ -205,7 +205,13 @@ fn fill_macs(sim: &Sim, set: &mut BTreeMap<String, String>, which: Macs) {
 /// A clone's own identity: MAC addresses, SMBIOS uuid, generation id.
 pub(super) fn renew(sim: &Sim, config: &mut BTreeMap<String, String>) {
     fill_macs(sim, config, Macs::All);
-    config.insert("smbios1".to_owned(), format!("uuid={}", sim.uuid()));
+    let before = config.get("smbios1").map_or("", String::as_str);
+    let others = before
+        .split(',')
+        .filter(|part| !part.is_empty() && !part.starts_with("uuid="));
+    let uuid = format!("uuid={}", sim.uuid());
+    let smbios: Vec<&str> = others.chain([uuid.as_str()]).collect();
+    config.insert("smbios1".to_owned(), smbios.join(","));
     config.insert("vmgenid".to_owned(), sim.uuid());
 }
 

@@ -4,6 +4,7 @@ mod guest;
 mod ha;
 mod plugin;
 mod storage;
+mod version;
 mod vm;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ pub use ha::{Ha, HaRule};
 pub use plugin::StorageKind;
 pub use storage::{Quirk, Storage, Volume};
 pub(crate) use storage::{suffix_format, volume_owner};
+pub use version::Version;
 pub use vm::{Device, Vm, VmFaults};
 
 /// Number of a VM.
@@ -24,6 +26,8 @@ pub type VmNumber = u32;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct State {
+    /// What all nodes run; 8 or 9.
+    pub version: Version,
     /// PVE nodes by name.
     pub nodes: BTreeMap<String, Node>,
     pub storages: BTreeMap<String, Storage>,

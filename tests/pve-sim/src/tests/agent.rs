@@ -120,6 +120,25 @@ async fn a_template_has_base_volumes_and_clones_from_them_are_linked_ones() {
 }
 
 #[tokio::test]
+async fn a_clone_of_a_template_is_none_and_has_its_own_uuid_and_the_other_texts_of_smbios() {
+    let world = World::new(cluster()).await;
+    world.sim.stop_vm(100).unwrap();
+    let smbios = "uuid=00000000-0000-4000-a000-000000000100,sku=bTEubGFyZ2U=,base64=1";
+    world.sim.with_vm(100, |vm| {
+        vm.config.insert("template".into(), "1".into());
+        vm.config.insert("smbios1".into(), smbios.into());
+    });
+    let path = "/nodes/pve1/qemu/100/clone";
+    let upid = world.ok("POST", path, "newid=555&name=copy&full=1").await;
+    assert_eq!(world.exit(&upid).await, "OK");
+    let config = world.sim.with_vm(555, |vm| vm.config.clone()).unwrap();
+    assert_eq!(config.get("template"), None);
+    let (others, own) = config["smbios1"].split_once(",uuid=").unwrap();
+    assert_eq!(others, "sku=bTEubGFyZ2U=,base64=1");
+    assert_ne!(own, "00000000-0000-4000-a000-000000000100");
+}
+
+#[tokio::test]
 async fn destroying_a_locked_vm_fails_in_the_task_and_a_protected_one_at_once() {
     let world = World::new(cluster()).await;
     world.sim.stop_vm(100).unwrap();

@@ -175,6 +175,22 @@ async fn a_guest_stays_where_its_rule_leaves_it_and_without_the_stack_nothing_mo
 }
 
 #[tokio::test]
+async fn a_guest_of_a_restricted_group_stays_in_it() {
+    let world = three().await;
+    let version = "8.4.1".parse().unwrap();
+    world.sim.edit(|state| state.version = version);
+    managed(&world).await;
+    let form = "group=fast&nodes=pve2,pve3&restricted=1";
+    world.ok("POST", "/cluster/ha/groups", form).await;
+    world
+        .ok("PUT", "/cluster/ha/resources/vm:101", "group=fast")
+        .await;
+    world.sim.power_off("pve2");
+    world.sim.advance(Duration::from_secs(131));
+    assert_eq!(vm(&world, 101).await["node"], "pve3");
+}
+
+#[tokio::test]
 async fn a_host_that_is_back_in_time_keeps_its_guests() {
     let world = three().await;
     managed(&world).await;

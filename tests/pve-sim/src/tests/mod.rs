@@ -13,6 +13,7 @@ mod leftovers;
 mod login;
 mod migrates;
 mod moves;
+mod older;
 mod quorum;
 mod rights;
 mod shapes;
