@@ -145,6 +145,9 @@ pub fn is_silence(kind: &ErrorKind, took: Duration) -> bool {
         | ErrorKind::TaskFailed
         | ErrorKind::Decode
         | ErrorKind::Throttled
+        | ErrorKind::NoAgent
+        | ErrorKind::NotImplemented
+        | ErrorKind::MigratedToRules
         | ErrorKind::Other { .. } => false,
     }
 }

@@ -237,6 +237,9 @@ mod tests {
             template: false,
             lock: None,
             hastate: None,
+            max_cpu: None,
+            max_memory: None,
+            uptime: None,
         }
     }
 

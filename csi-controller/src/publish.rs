@@ -371,6 +371,9 @@ fn may_concern_the_disk(error: &Error) -> bool {
         | ErrorKind::Invalid(_)
         | ErrorKind::TaskFailed
         | ErrorKind::StorageUnavailable
+        | ErrorKind::NoAgent
+        | ErrorKind::NotImplemented
+        | ErrorKind::MigratedToRules
         | ErrorKind::Other { .. } => true,
         ErrorKind::AlreadyExists
         | ErrorKind::Locked

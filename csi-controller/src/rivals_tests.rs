@@ -15,6 +15,9 @@ fn guest(vmid: u32, host: &str) -> VmEntry {
         template: false,
         lock: None,
         hastate: None,
+        max_cpu: None,
+        max_memory: None,
+        uptime: None,
     }
 }
 

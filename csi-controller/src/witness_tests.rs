@@ -17,6 +17,9 @@ fn guest(vmid: u32) -> VmEntry {
         template: false,
         lock: None,
         hastate: None,
+        max_cpu: None,
+        max_memory: None,
+        uptime: None,
     }
 }
 

@@ -29,6 +29,8 @@ enum Meaning {
     Busy,
     NoQuorum,
     HotplugFailed,
+    NoAgent,
+    MigratedToRules,
 }
 
 /// Where a row applies.
@@ -41,6 +43,10 @@ enum Scope {
     Allocate,
     /// POST config, or the exit status of its task.
     Update,
+    /// `…/agent/…`.
+    Agent,
+    /// `/cluster/ha/groups`.
+    Groups,
 }
 
 impl Scope {
@@ -52,6 +58,8 @@ impl Scope {
             Self::Update => {
                 [crate::qemu::UPDATE.name, crate::task::STATUS.name].contains(&spec.name)
             }
+            Self::Agent => spec.name == crate::agent::INTERFACES.name,
+            Self::Groups => spec.name == crate::ha::GROUPS.name,
         }
     }
 }
@@ -141,6 +149,13 @@ static TABLE: &[Row] = &[
     row(Scope::Any, &["Logical volume ", " in use."], Meaning::Busy, Effect::Possible),
     row(Scope::Any, &["dataset is busy"], Meaning::Busy, Effect::Possible),
     row(Scope::Any, &["image still has watchers"], Meaning::Busy, Effect::Possible),
+    // QemuServer/Agent.pm 109, QMPClient.pm: nobody answers inside the guest.
+    row(Scope::Agent, &["No QEMU guest agent configured"], Meaning::NoAgent, Effect::None),
+    row(Scope::Agent, &["QEMU guest agent is not running"], Meaning::NoAgent, Effect::None),
+    row(Scope::Agent, &["VM ", " is not running"], Meaning::NoAgent, Effect::None),
+    row(Scope::Agent, &["VM ", " qga command '", "' failed - "], Meaning::NoAgent, Effect::None),
+    // API2/HA/Groups.pm 60: also where there never was a group.
+    row(Scope::Groups, &["ha groups have been migrated to rules"], Meaning::MigratedToRules, Effect::None),
 ];
 
 fn matches(text: &str, parts: &[&str]) -> bool {
@@ -169,6 +184,8 @@ impl Meaning {
             Self::Busy => ErrorKind::Busy,
             Self::NoQuorum => ErrorKind::NoQuorum,
             Self::HotplugFailed => hotplug(text),
+            Self::NoAgent => ErrorKind::NoAgent,
+            Self::MigratedToRules => ErrorKind::MigratedToRules,
         }
     }
 }
@@ -213,6 +230,10 @@ pub(crate) fn reply(spec: &'static Spec, reply: &Reply) -> ApiError {
         // AnyEvent.pm 832: 595 is a failed connect of the proxy, the others came after it.
         595 => (ErrorKind::HostUnreachable, Effect::None),
         596 | 597 | 599 | 502..=504 => (ErrorKind::OutcomeUnknown, possible),
+        // HTTPServer.pm 148: no such path or method in this version.
+        501 if matches(&message, &["Method '", "' not implemented"]) => {
+            (ErrorKind::NotImplemented, Effect::None)
+        }
         // No such path or method, a content type that PVE doesn't take (AnyEvent.pm 56, 1711).
         501 | 506 => (
             ErrorKind::Other {

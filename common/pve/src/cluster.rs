@@ -6,7 +6,7 @@ use pve_model::{Bytes, PoolId, PveNode, StorageId, VmId};
 
 use crate::Client;
 use crate::error::{ApiError, Effect, ErrorKind};
-use crate::privileges::{Object, Right};
+use crate::privileges::{Object, Program, Right};
 use crate::request::{ApiRequest, OpClass, Spec};
 use crate::wire::{self, Fields, Listing};
 
@@ -26,7 +26,8 @@ pub(crate) static RESOURCES: Spec = Spec {
             "Datastore.Audit",
             "see the storage and its free space",
         )
-        .or_left_out(),
+        .or_left_out()
+        .only(Program::Csi),
     ],
 };
 pub(crate) static NEXTID: Spec = Spec {
@@ -100,6 +101,12 @@ pub struct VmEntry {
     pub lock: Option<String>,
     /// State of its HA resource.
     pub hastate: Option<String>,
+    /// The CPUs that it may use at most, if PVE knows yet.
+    pub max_cpu: Option<u64>,
+    /// The memory that it may use at most, if PVE knows yet.
+    pub max_memory: Option<Bytes>,
+    /// For how many seconds it has been running, 0 if it isn't; none if PVE doesn't know yet.
+    pub uptime: Option<u64>,
 }
 
 /// One storage on one host where it is enabled. Numbers are up to 10 s old.
@@ -152,6 +159,17 @@ pub enum VmidState {
     Free,
     /// One has.
     Taken,
+}
+
+/// What one endpoint says of a VMID that it does not list, beside what shows whether it knows its own cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absence {
+    /// Whether any guest has the VMID.
+    pub asked: VmidState,
+    /// Whether any guest has that of a guest that is known to be there.
+    pub control: VmidState,
+    /// Whether it sees more than half of the hosts. One that is cut off goes on to tell what it knew.
+    pub majority: bool,
 }
 
 impl Client {
@@ -223,14 +241,39 @@ impl Client {
                 return Ok((state, Some(said)));
             }
         }
-        let text = "the endpoint changed between two questions";
-        Err(ApiError::new(
-            &NEXTID,
-            ErrorKind::Unreachable,
-            Effect::None,
-            text,
-        ))
+        Err(moved())
     }
+}
+
+impl Client {
+    /// Asks one and the same endpoint `GET /cluster/nextid?vmid=` for `id` and for `control`, and
+    /// `GET /cluster/resources?type=node` for the hosts; no privilege.
+    pub async fn absence(&self, id: VmId, control: VmId) -> Result<Absence, ApiError> {
+        for _ in 0..2 {
+            let before = self.moves();
+            let hosts = self.pve_nodes().await?;
+            let online = hosts
+                .entries
+                .iter()
+                .filter(|host| host.state == HostState::Online);
+            let all = hosts.entries.len() + hosts.undecodable;
+            let absence = Absence {
+                majority: 2 * online.count() > all,
+                asked: self.vmid_state(id).await?,
+                control: self.vmid_state(control).await?,
+            };
+            if self.moves() == before {
+                return Ok(absence);
+            }
+        }
+        Err(moved())
+    }
+}
+
+/// Answers of two endpoints prove nothing together.
+fn moved() -> ApiError {
+    let text = "the endpoint changed between two questions";
+    ApiError::new(&NEXTID, ErrorKind::Unreachable, Effect::None, text)
 }
 
 pub(crate) fn vm_entry(fields: Fields<'_>) -> Option<VmEntry> {
@@ -248,6 +291,9 @@ pub(crate) fn vm_entry(fields: Fields<'_>) -> Option<VmEntry> {
         template: fields.optional_flag("template")?.unwrap_or(false),
         lock: fields.text("lock"),
         hastate: fields.text("hastate"),
+        max_cpu: fields.number("maxcpu"),
+        max_memory: fields.number("maxmem").map(Bytes::new),
+        uptime: fields.number("uptime"),
     })
 }
 

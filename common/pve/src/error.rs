@@ -64,6 +64,12 @@ pub enum ErrorKind {
         /// PVE's words.
         text: String,
     },
+    /// The VM's guest agent is not configured, does not answer, or refuses; or the VM doesn't run.
+    NoAgent,
+    /// This PVE has no such endpoint (501): it is older than the question.
+    NotImplemented,
+    /// HA groups are no more, there are rules instead: PVE 9 without any group.
+    MigratedToRules,
     /// A background task failed for a reason that has no kind of its own.
     TaskFailed,
     /// The answer is not what this endpoint answers.
@@ -98,6 +104,9 @@ impl ErrorKind {
             Self::Busy => "busy",
             Self::NoQuorum => "no_quorum",
             Self::HotplugFailed { .. } => "hotplug_failed",
+            Self::NoAgent => "no_agent",
+            Self::NotImplemented => "not_implemented",
+            Self::MigratedToRules => "migrated_to_rules",
             Self::TaskFailed => "task_failed",
             Self::Decode => "decode",
             Self::Throttled => "throttled",

@@ -7,6 +7,7 @@
 //! trace and metrics → limits → retry → token → failover → time-out → transport.
 
 pub mod access;
+pub mod agent;
 mod auth;
 mod classify;
 pub mod cluster;
@@ -14,6 +15,7 @@ pub mod config;
 pub mod drive;
 pub mod error;
 mod failover;
+pub mod ha;
 mod https;
 mod limit;
 pub mod metrics;
@@ -43,14 +45,17 @@ use pve_model::PveNode;
 use serde_json::Value;
 use tokio::time::Instant;
 
+pub use agent::{Interface, InterfaceAddress};
 pub use cluster::{
-    GuestKind, HostState, NodeEntry, RunState, StorageEntry, Version, VmEntry, VmidState,
+    Absence, GuestKind, HostState, NodeEntry, RunState, StorageEntry, Version, VmEntry, VmidState,
 };
 pub use config::{ClientConfig, Endpoint, Limits, Timeouts, Token, TokenSource, Trust};
 pub use drive::{Drive, ParseDriveError};
 pub use error::{ApiError, ConfigError, Effect, ErrorKind};
+pub use ha::{HaGroup, HaResource, HaRule, HaRuleKind};
 pub use metrics::Metrics;
 pub use pending::{PendingRow, VmPending};
+pub use privileges::Program;
 pub use qemu::{ConfigChange, VmConfig, VmRef, VmStatus};
 pub use request::{OpClass, Spec};
 pub use resources::Resources;
@@ -218,19 +223,33 @@ impl Client {
     }
 }
 
+type Group = &'static [&'static Spec];
+
+static SHARED: [Group; 2] = [&cluster::ENDPOINTS, &qemu::SHARED];
+static ONLY_CSI: [Group; 7] = [
+    &storage::ENDPOINTS,
+    &qemu::ONLY_CSI,
+    &resize::ENDPOINTS,
+    &snapshot::ENDPOINTS,
+    &access::ENDPOINTS,
+    &task::ENDPOINTS,
+    &task_list::ENDPOINTS,
+];
+static ONLY_CCM: [Group; 2] = [&agent::ENDPOINTS, &ha::ENDPOINTS];
+
 /// Every endpoint that the client calls, with class and rights, for the reference and for checks.
 pub fn endpoints() -> impl Iterator<Item = &'static Spec> {
-    let groups: [&'static [&'static Spec]; 8] = [
-        &cluster::ENDPOINTS,
-        &storage::ENDPOINTS,
-        &qemu::ENDPOINTS,
-        &resize::ENDPOINTS,
-        &snapshot::ENDPOINTS,
-        &access::ENDPOINTS,
-        &task::ENDPOINTS,
-        &task_list::ENDPOINTS,
-    ];
-    groups.into_iter().flatten().copied()
+    let groups = SHARED.iter().chain(&ONLY_CSI).chain(&ONLY_CCM);
+    groups.copied().flatten().copied()
+}
+
+/// Those of [`endpoints`] that a program calls.
+pub fn endpoints_of(program: Program) -> impl Iterator<Item = &'static Spec> {
+    let own: &[Group] = match program {
+        Program::Csi => &ONLY_CSI,
+        Program::Ccm => &ONLY_CCM,
+    };
+    SHARED.iter().chain(own).copied().flatten().copied()
 }
 
 #[cfg(test)]

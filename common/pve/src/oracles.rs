@@ -12,6 +12,7 @@ use std::fmt::Debug;
 use pve_model::{Bytes, Slot};
 use serde_json::Value;
 
+use crate::agent::{MOST_ADDRESSES, MOST_INTERFACES, Said};
 use crate::cluster::{GuestKind, RunState, VmEntry, node_entry, storage_entry, vm_entry};
 use crate::drive::Drive;
 use crate::pending::VmPending;
@@ -100,6 +101,9 @@ pub fn answer(body: &[u8]) {
     each_by_itself(&data, node_entry);
     each_by_itself(&data, content_entry);
     each_by_itself(&data, crate::task_list::entry);
+    each_by_itself(&data, crate::ha::group);
+    ha(&data);
+    agent(&data);
     resources(&data);
     pending(&data);
     config(&data);
@@ -308,6 +312,33 @@ fn snapshots(data: &Value) {
         let slots = data.as_object().into_iter().flatten();
         let slots = slots.filter(|(key, _)| key.parse::<Slot>().is_ok()).count();
         assert!(disks.len() <= slots && (slots == 0) == disks.is_empty());
+    }
+}
+
+fn ha(data: &Value) {
+    for (value, rule) in each_by_itself(data, crate::ha::rule) {
+        let said = value.get("resources").and_then(wire::scalar);
+        let said = said.unwrap_or_default();
+        assert!(rule.vms.iter().all(|vm| said.contains(&format!("vm:{vm}"))));
+        let errors = value.get("errors").is_some_and(|errors| !errors.is_null());
+        assert_eq!(rule.feasible, !errors, "{value}");
+    }
+    for (value, resource) in each_by_itself(data, crate::ha::resource) {
+        let sid = value.get("sid").and_then(wire::scalar).unwrap_or_default();
+        assert_eq!(resource.vm.is_some(), sid.starts_with("vm:"), "{value}");
+    }
+}
+
+fn agent(data: &Value) {
+    let list = data.get("result").and_then(Value::as_array);
+    match crate::agent::read(data) {
+        Ok(Said::Interfaces(read)) => {
+            assert!(list.is_some_and(|list| read.len() <= list.len()));
+            let addresses: usize = read.iter().map(|one| one.addresses.len()).sum();
+            assert!(read.len() <= MOST_INTERFACES && addresses <= MOST_ADDRESSES);
+        }
+        Ok(Said::Refused(words)) => assert!(list.is_none() && !words.contains('\n')),
+        Err(_) => assert!(list.is_none() || !data.is_object()),
     }
 }
 

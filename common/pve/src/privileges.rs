@@ -1,10 +1,20 @@
-//! What PVE asks of the token, endpoint by endpoint. The endpoints' [`Spec`]s hold it, and the reference is written from
+//! What PVE asks of the token, endpoint by endpoint. The endpoints' [`Spec`](crate::Spec)s hold it, and the reference is written from
 //! them, so that a request and its documentation can't drift apart.
 
 use std::fmt;
 
+use crate::endpoints_of;
 use crate::error::{ApiError, ErrorKind};
-use crate::request::{ApiRequest, Spec};
+use crate::request::ApiRequest;
+
+/// Who calls Proxmox VE. Each has a token of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Program {
+    /// `pve-csi-controller`.
+    Csi,
+    /// `pve-ccm`, the cloud-controller-manager.
+    Ccm,
+}
 
 /// What a privilege is held on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,6 +25,8 @@ pub enum Object {
     Pool,
     /// A storage.
     Storage,
+    /// The PVE cluster as a whole.
+    Cluster,
 }
 
 /// What PVE does for a token that lacks a privilege.
@@ -35,8 +47,12 @@ pub struct Right {
     pub privilege: &'static str,
     /// What happens without it.
     pub lack: Lack,
-    /// What it lets the driver do, in words that follow "to".
+    /// What it lets the program do, in words that follow "to".
     pub purpose: &'static str,
+    /// Whether a program does all but that without it: the operator decides.
+    pub optional: bool,
+    /// The only program that asks for what this shows; none: whoever calls the endpoint.
+    pub only: Option<Program>,
 }
 
 impl Object {
@@ -46,6 +62,7 @@ impl Object {
             Self::Vm => "/vms/{vmid}",
             Self::Pool => "/pool/{pool}",
             Self::Storage => "/storage/{storage}",
+            Self::Cluster => "/",
         }
     }
 
@@ -53,7 +70,7 @@ impl Object {
     pub const fn granted_on(self) -> &'static str {
         match self {
             Self::Vm | Self::Pool => Self::Pool.path(),
-            Self::Storage => Self::Storage.path(),
+            Self::Storage | Self::Cluster => self.path(),
         }
     }
 }
@@ -66,6 +83,8 @@ impl Right {
             privilege,
             lack: Lack::Refused,
             purpose,
+            optional: false,
+            only: None,
         }
     }
 
@@ -75,6 +94,27 @@ impl Right {
             lack: Lack::LeftOut,
             ..self
         }
+    }
+
+    /// The same where a program can do without.
+    pub(crate) const fn or_without(self) -> Self {
+        Self {
+            optional: true,
+            ..self
+        }
+    }
+
+    /// The same for one program.
+    pub(crate) const fn only(self, program: Program) -> Self {
+        Self {
+            only: Some(program),
+            ..self
+        }
+    }
+
+    /// Whether a program that calls the endpoint needs it.
+    pub fn is_for(&self, program: Program) -> bool {
+        self.only.is_none_or(|only| only == program)
     }
 }
 
@@ -88,7 +128,8 @@ impl fmt::Display for Right {
 /// A refusal with what the request needs. Where one of several privileges would do, PVE names the last that it looked for,
 /// which may be on an object that the operator never granted anything on.
 pub(crate) fn explained(error: ApiError, request: &ApiRequest) -> ApiError {
-    let needs: Vec<String> = needed(request).collect();
+    let mut needs: Vec<String> = needed(request).collect();
+    needs.dedup();
     if needs.is_empty() || !matches!(error.kind, ErrorKind::PermissionDenied { .. }) {
         return error;
     }
@@ -101,11 +142,13 @@ fn needed(request: &ApiRequest) -> impl Iterator<Item = String> {
     let rights = request.spec.rights.iter();
     let refused = rights.filter(|right| right.lack == Lack::Refused);
     refused.map(|right| {
-        let (key, path) = match right.on {
-            Object::Vm => ("{vmid}", right.on.path()),
-            Object::Pool => ("{pool}", right.on.path()),
-            Object::Storage => ("{storage}", right.on.path()),
+        let key = match right.on {
+            Object::Vm => "{vmid}",
+            Object::Pool => "{pool}",
+            Object::Storage => "{storage}",
+            Object::Cluster => return right.to_string(),
         };
+        let path = right.on.path();
         let path = match request.names(key) {
             Some(name) => path.replace(key, name),
             None => path.to_owned(),
@@ -114,14 +157,30 @@ fn needed(request: &ApiRequest) -> impl Iterator<Item = String> {
     })
 }
 
-/// Every privilege that a token needs, with the path on which it is granted; each once, in order.
-pub fn grants(endpoints: impl Iterator<Item = &'static Spec>) -> Vec<(&'static str, &'static str)> {
-    let mut all: Vec<_> = endpoints
-        .flat_map(|spec| spec.rights)
-        .map(|right| (right.on.granted_on(), right.privilege))
+/// A privilege that a program's token is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Grant {
+    /// The ACL path on which it is granted.
+    pub on: &'static str,
+    /// PVE's name of it.
+    pub privilege: &'static str,
+    /// Whether nothing but what is optional needs it.
+    pub optional: bool,
+}
+
+/// Every privilege that a program's token needs or may have; each once, in order.
+pub fn grants(program: Program) -> Vec<Grant> {
+    let rights = endpoints_of(program).flat_map(|spec| spec.rights_of(program));
+    let mut all: Vec<Grant> = rights
+        .map(|right| Grant {
+            on: right.on.granted_on(),
+            privilege: right.privilege,
+            optional: right.optional,
+        })
         .collect();
     all.sort_unstable();
-    all.dedup();
+    // What is not optional stands first.
+    all.dedup_by_key(|grant| (grant.on, grant.privilege));
     all
 }
 
@@ -135,6 +194,32 @@ mod tests {
         let message = format!("Permission check failed ({path}, {privilege})\\n");
         let body = format!(r#"{{"data":null,"message":"{message}"}}"#);
         reply(403, "Permission check failed", &body)
+    }
+
+    #[test]
+    fn each_program_is_granted_what_its_endpoints_need() {
+        let named = |program| -> Vec<(&str, &str, bool)> {
+            let all = grants(program).into_iter();
+            all.map(|grant| (grant.on, grant.privilege, grant.optional))
+                .collect()
+        };
+        let ccm = [
+            ("/", "Sys.Audit", true),
+            ("/pool/{pool}", "Pool.Audit", false),
+            ("/pool/{pool}", "VM.Audit", false),
+            ("/pool/{pool}", "VM.GuestAgent.Audit", true),
+        ];
+        assert_eq!(named(Program::Ccm), ccm);
+        let csi = named(Program::Csi);
+        assert!(
+            csi.contains(&("/storage/{storage}", "Datastore.Audit", false)),
+            "{csi:?}"
+        );
+        assert!(
+            csi.iter()
+                .all(|(path, _, optional)| *path != "/" && !optional),
+            "{csi:?}"
+        );
     }
 
     #[tokio::test]
@@ -164,5 +249,9 @@ mod tests {
         let attached = client.update_vm(&at, &change).await.unwrap_err();
         let needs = "this needs VM.Config.Disk on /vms/101 and Datastore.Allocate on /storage/fast";
         assert!(attached.detail.ends_with(needs), "{}", attached.detail);
+        let looked = client.vm_status(&at).await.unwrap_err();
+        let needs = "; this needs VM.Audit on /vms/101";
+        assert!(looked.detail.ends_with(needs), "{}", looked.detail);
+        assert_eq!(looked.detail.matches("VM.Audit").count(), 1);
     }
 }

@@ -10,7 +10,7 @@ use crate::cluster::RunState;
 use crate::drive::Drive;
 use crate::error::ApiError;
 use crate::pending::{VmPending, smbios_uuid};
-use crate::privileges::{Object, Right};
+use crate::privileges::{Object, Program, Right};
 use crate::request::{ApiRequest, OpClass, Spec};
 use crate::task::Started;
 use crate::wire::{self, Fields};
@@ -32,11 +32,10 @@ pub(crate) static PENDING: Spec = Spec {
 pub(crate) static STATUS: Spec = Spec {
     name: "GET /nodes/{node}/qemu/{vmid}/status/current",
     class: OpClass::Read,
-    rights: &[Right::on(
-        Object::Vm,
-        "VM.Audit",
-        "see which disks QEMU has",
-    )],
+    rights: &[
+        Right::on(Object::Vm, "VM.Audit", "see which disks QEMU has").only(Program::Csi),
+        Right::on(Object::Vm, "VM.Audit", "see whether a VM runs").only(Program::Ccm),
+    ],
 };
 pub(crate) static UPDATE: Spec = Spec {
     name: "POST /nodes/{node}/qemu/{vmid}/config",
@@ -47,7 +46,9 @@ pub(crate) static UPDATE: Spec = Spec {
     ],
 };
 
-pub(crate) static ENDPOINTS: [&Spec; 4] = [&CONFIG, &PENDING, &STATUS, &UPDATE];
+/// What more than one program calls.
+pub(crate) static SHARED: [&Spec; 2] = [&CONFIG, &STATUS];
+pub(crate) static ONLY_CSI: [&Spec; 2] = [&PENDING, &UPDATE];
 
 /// A VM where it is now. It moves: resolve it anew for each piece of work.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,7 +84,9 @@ impl VmConfig {
         smbios_uuid(self.get("smbios1")?)
     }
 
-    pub(crate) fn read(data: &Value) -> Result<Self, String> {
+    /// The config as `GET /nodes/{node}/qemu/{vmid}/config` answers it. Refused without a digest, or with an option
+    /// that can't be read.
+    pub fn read(data: &Value) -> Result<Self, String> {
         let fields = Fields::of(data)?;
         let mut options = BTreeMap::new();
         let mut drives = BTreeMap::new();
@@ -188,7 +191,7 @@ impl Client {
     }
 }
 
-fn on_vm(spec: &'static Spec, at: &VmRef) -> ApiRequest {
+pub(crate) fn on_vm(spec: &'static Spec, at: &VmRef) -> ApiRequest {
     let vmid = at.vmid.to_string();
     ApiRequest::new(spec, Some(&at.pve_node), &[at.pve_node.as_str(), &vmid])
 }

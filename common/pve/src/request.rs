@@ -4,7 +4,7 @@ use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use pve_model::{PveNode, Slot};
 
-use crate::privileges::Right;
+use crate::privileges::{Program, Right};
 
 /// How a request may be repeated. Declared by the endpoint, never derived from the HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,6 +41,13 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// What a program's token needs for it.
+    pub fn rights_of(&self, program: Program) -> impl Iterator<Item = &'static Right> {
+        self.rights
+            .iter()
+            .filter(move |right| right.is_for(program))
+    }
+
     /// HTTP method.
     pub fn method(&self) -> &'static str {
         self.name

@@ -112,6 +112,31 @@ async fn an_endpoint_that_says_nothing_is_given_up_after_the_time_out() {
 }
 
 #[test]
+fn every_endpoint_is_called_by_a_program_and_none_is_changed_by_the_ccm() {
+    let of = |program| {
+        endpoints_of(program)
+            .map(|spec| spec.name)
+            .collect::<BTreeSet<_>>()
+    };
+    let (csi, ccm) = (of(Program::Csi), of(Program::Ccm));
+    let all: BTreeSet<_> = endpoints().map(|spec| spec.name).collect();
+    assert_eq!(csi.union(&ccm).copied().collect::<BTreeSet<_>>(), all);
+    assert!(endpoints_of(Program::Ccm).all(|spec| spec.class == OpClass::Read));
+    let expected = [
+        "GET /cluster/ha/groups",
+        "GET /cluster/ha/resources",
+        "GET /cluster/ha/rules",
+        "GET /cluster/nextid",
+        "GET /cluster/resources",
+        "GET /nodes/{node}/qemu/{vmid}/agent/network-get-interfaces",
+        "GET /nodes/{node}/qemu/{vmid}/config",
+        "GET /nodes/{node}/qemu/{vmid}/status/current",
+        "GET /version",
+    ];
+    assert!(ccm.iter().eq(&expected), "{ccm:?}");
+}
+
+#[test]
 fn every_endpoint_has_a_name_and_a_class_that_fits() {
     let names: BTreeSet<_> = endpoints().map(|spec| spec.name).collect();
     assert_eq!(names.len(), endpoints().count());

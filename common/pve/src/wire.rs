@@ -86,12 +86,11 @@ impl<'a> Fields<'a> {
     /// A whole number of zero or more.
     pub(crate) fn number(self, key: &str) -> Option<u64> {
         match self.present(key)? {
-            Value::Number(number) => number.as_u64().or_else(|| {
-                format!("{:.0}", number.as_f64().filter(|f| *f >= 0.0)?)
-                    .parse()
-                    .ok()
-            }),
-            Value::String(text) => text.trim().parse().ok(),
+            Value::Number(number) => number.as_u64().or_else(|| rounded(number.as_f64()?)),
+            Value::String(text) => {
+                let text = text.trim();
+                text.parse().ok().or_else(|| rounded(text.parse().ok()?))
+            }
             _ => None,
         }
     }
@@ -114,6 +113,13 @@ impl<'a> Fields<'a> {
     pub(crate) fn object(self, key: &str) -> Option<Fields<'a>> {
         self.present(key)?.as_object().map(Fields)
     }
+}
+
+/// The nearest whole number of zero or more.
+fn rounded(number: f64) -> Option<u64> {
+    (number >= 0.0)
+        .then(|| format!("{number:.0}").parse().ok())
+        .flatten()
 }
 
 fn flag(value: &Value) -> Option<bool> {
@@ -156,13 +162,14 @@ mod tests {
     #[test]
     fn types_that_pve_mixes_up_are_read() {
         let value = parse(
-            r#"{"a":"12","b":12,"c":1.2e3,"d":"1","e":true,"f":0,"g":null,"h":"x","i":-1,"j":"on"}"#,
+            r#"{"a":"12","b":12,"c":1.2e3,"d":"1","e":true,"f":0,"g":null,"h":"x","i":-1,"j":"on","k":"2.0","l":"-1.0","m":"inf","n":"NaN"}"#,
         );
         let fields = Fields::of(&value).unwrap();
         assert_eq!(
-            ["a", "b", "c", "h", "i", "g"].map(|k| fields.number(k)),
-            [Some(12), Some(12), Some(1200), None, None, None]
+            ["a", "b", "c", "k", "h", "i"].map(|k| fields.number(k)),
+            [Some(12), Some(12), Some(1200), Some(2), None, None]
         );
+        assert_eq!(["g", "l", "m", "n"].map(|k| fields.number(k)), [None; 4]);
         assert_eq!(
             ["d", "e", "f", "g", "h", "j"].map(|k| fields.flag(k)),
             [Some(true), Some(true), Some(false), None, None, Some(true)]

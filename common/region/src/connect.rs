@@ -50,6 +50,11 @@ impl Connection {
         })
     }
 
+    /// Whether both reach the same PVE cluster in the same way, by whatever token.
+    pub fn reaches_the_same(&self, other: &Self) -> bool {
+        self.endpoints == other.endpoints
+    }
+
     /// Whether it is the connection that `other` is.
     pub fn is(&self, other: &Self) -> bool {
         self.endpoints == other.endpoints && same(&self.token, &other.token)

@@ -23,6 +23,9 @@ pub(super) fn unsettled(source: &ApiError) -> Code {
         | ErrorKind::Busy
         | ErrorKind::NoQuorum
         | ErrorKind::HotplugFailed { .. }
+        | ErrorKind::NoAgent
+        | ErrorKind::NotImplemented
+        | ErrorKind::MigratedToRules
         | ErrorKind::TaskFailed
         | ErrorKind::Decode
         | ErrorKind::Throttled
@@ -50,6 +53,9 @@ pub(super) fn final_code(source: &ApiError) -> Code {
         | ErrorKind::Busy
         | ErrorKind::NoQuorum
         | ErrorKind::HotplugFailed { .. }
+        | ErrorKind::NoAgent
+        | ErrorKind::NotImplemented
+        | ErrorKind::MigratedToRules
         | ErrorKind::TaskFailed
         | ErrorKind::Decode
         | ErrorKind::Throttled
@@ -78,6 +84,9 @@ pub(super) fn repeatable_code(source: &ApiError) -> Code {
         | ErrorKind::Unauthenticated
         | ErrorKind::Invalid(_)
         | ErrorKind::HotplugFailed { .. }
+        | ErrorKind::NoAgent
+        | ErrorKind::NotImplemented
+        | ErrorKind::MigratedToRules
         | ErrorKind::TaskFailed
         | ErrorKind::Decode
         | ErrorKind::Other { .. } => Code::Internal,
@@ -121,6 +130,9 @@ pub(super) fn phrase(kind: &ErrorKind) -> &'static str {
         ErrorKind::AlreadyExists
         | ErrorKind::DiskAbsent
         | ErrorKind::Invalid(_)
+        | ErrorKind::NoAgent
+        | ErrorKind::NotImplemented
+        | ErrorKind::MigratedToRules
         | ErrorKind::TaskFailed
         | ErrorKind::Decode
         | ErrorKind::Other { .. } => "Proxmox VE refused the request; ask its operator",

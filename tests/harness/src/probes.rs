@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use pve_client::{
     ApiError, Client, ClientConfig, ConfigChange, Endpoint, ErrorKind, Limits, Metrics, Presence,
-    Started, StorageRef, TaskOutcome, Timeouts, Token, Trust, VmRef,
+    Program, Started, StorageRef, TaskOutcome, Timeouts, Token, Trust, VmRef,
 };
 use pve_model::{Bytes, DiskName, Slot};
 use pve_sim::SimHandle;
@@ -14,8 +14,24 @@ use tokio::time::Instant;
 
 use crate::world::{FILES, OWNER, POOL, TOKEN};
 
-pub use pve_client::privileges::{Lack, Object, Right, grants};
-pub use pve_client::{Spec, endpoints};
+pub use pve_client::Spec;
+pub use pve_client::privileges::{Lack, Object, Right};
+
+/// The endpoints that the CSI controller calls.
+pub fn endpoints() -> impl Iterator<Item = &'static Spec> {
+    pve_client::endpoints_of(Program::Csi)
+}
+
+/// What an endpoint needs of the CSI controller's token.
+pub fn rights(spec: &Spec) -> impl Iterator<Item = &'static Right> {
+    spec.rights_of(Program::Csi)
+}
+
+/// Path and privilege of what the CSI controller's token needs.
+pub fn grants() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let grants = pve_client::privileges::grants(Program::Csi).into_iter();
+    grants.map(|grant| (grant.on, grant.privilege))
+}
 
 /// The snapshot that the probed VM has.
 pub const SNAPSHOT: &str = "before";

@@ -68,6 +68,22 @@ fn the_corpus_of_answers_holds_and_every_reader_accepts_some_of_it() {
     assert!(some(
         |d| wire::listing(d, crate::task_list::entry).is_ok_and(|l| !l.entries.is_empty())
     ));
+    assert!(some(
+        |d| wire::listing(d, crate::ha::rule).is_ok_and(|l| !l.entries.is_empty())
+    ));
+    assert!(some(
+        |d| wire::listing(d, crate::ha::group).is_ok_and(|l| !l.entries.is_empty())
+    ));
+    assert!(some(
+        |d| wire::listing(d, crate::ha::resource).is_ok_and(|l| !l.entries.is_empty())
+    ));
+    assert!(some(
+        |d| matches!(crate::agent::read(d), Ok(Said::Interfaces(l)) if !l.is_empty())
+    ));
+    assert!(some(|d| matches!(
+        crate::agent::read(d),
+        Ok(Said::Refused(_))
+    )));
     assert!(some(|d| VmPending::read(d).is_ok()));
     assert!(some(|d| VmConfig::read(d).is_ok()));
     assert!(some(|d| VmStatus::read(d).is_ok()));
@@ -95,15 +111,23 @@ fn value(right: &'static [&'static str]) -> impl Strategy<Value = Value> {
     ]
 }
 
+const TYPES: &[&str] = &[
+    "qemu",
+    "lxc",
+    "storage",
+    "node",
+    "pool",
+    "newkind",
+    "node-affinity",
+    "resource-affinity",
+];
+
 /// An entry of any of PVE's lists, with some fields left out and some of another type.
 fn entry() -> impl Strategy<Value = Value> {
-    let fields: [(&str, &'static [&'static str]); 14] = [
+    let fields: [(&str, &'static [&'static str]); 21] = [
         ("vmid", &["100", "999999999", "9", "101.0"]),
         ("node", &["pve1", "pve-m-4", "..", ""]),
-        (
-            "type",
-            &["qemu", "lxc", "storage", "node", "pool", "newkind"],
-        ),
+        ("type", TYPES),
         (
             "status",
             &[
@@ -129,6 +153,13 @@ fn entry() -> impl Strategy<Value = Value> {
                 "UPID:",
             ],
         ),
+        ("sid", &["vm:100", "ct:101", "vm:x", "vm:0100"]),
+        ("resources", &["vm:100", "ct:101,vm:100", "vm:9", "vm:"]),
+        ("rule", &["r1", "ha-group-a"]),
+        ("group", &["a", ""]),
+        ("affinity", &["positive", "negative", "mild"]),
+        ("errors", &["{}", "null", "x"]),
+        ("ip-address", &["10.0.0.7", "fe80::1%7", "::", "10.0.0.300"]),
         ("starttime", &["1796081115", "soon"]),
         ("endtime", &["1796081115", "soon"]),
     ];
@@ -178,12 +209,15 @@ proptest! {
     /// B15: one entry of another shape breaks no list, and is not read as absent.
     #[test]
     fn lists_of_mixed_types_lose_no_entry(list in proptest::collection::vec(entry(), 0..6)) {
+        ask(&json!({ "result": [{"name": "eth0", "ip-addresses": &list}, &list] }));
+        ask(&json!({ "result": &list }));
         ask(&Value::Array(list));
     }
 
     #[test]
     fn an_object_of_mixed_types_is_refused_or_kept(object in entry(), exit in "(OK|ok|WARNINGS: [0-9]{0,3}|unexpected status|\\PC{0,9})") {
         ask(&object);
+        ask(&json!({"result": {"error": {"class": exit, "desc": object.get("group")}}}));
         ask(&json!({"status": object.get("status"), "exitstatus": exit, "blockstat": object, "digest": "1"}));
         ask(&json!(exit));
     }

@@ -11,7 +11,7 @@ mod table;
 
 use std::collections::BTreeSet;
 
-use harness::probes::{DISKS, SNAPSHOT, endpoints, grants};
+use harness::probes::{DISKS, SNAPSHOT, grants};
 use harness::world::{FILES, OWNER, POOL, SHARED, THIN, World, tenant};
 use pve_sim::{SimHandle, State};
 use serde_json::json;
@@ -31,8 +31,7 @@ fn paths() -> Vec<String> {
 /// The privileges that the reference names for a path.
 fn documented(path: &str) -> BTreeSet<String> {
     let (kind, _) = path.rsplit_once('/').unwrap();
-    let grants = grants(endpoints()).into_iter();
-    let held = grants.filter(|(granted_on, _)| granted_on.starts_with(&format!("{kind}/")));
+    let held = grants().filter(|(granted_on, _)| granted_on.starts_with(&format!("{kind}/")));
     held.map(|(_, privilege)| privilege.to_owned()).collect()
 }
 

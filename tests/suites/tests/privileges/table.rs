@@ -1,13 +1,12 @@
 //! The rights that each endpoint states, against a server that knows nothing of them.
 
-use harness::probes::{Lack, Probes, Right, Seen, Spec, endpoints};
+use harness::probes::{Lack, Probes, Right, Seen, Spec, endpoints, rights};
 use harness::world::FILES;
 
 use crate::{documented, grant, paths, world};
 
 fn expected(spec: &Spec, less: &str) -> Option<Right> {
-    let mut rights = spec.rights.iter();
-    rights.find(|right| right.privilege == less).copied()
+    rights(spec).find(|right| right.privilege == less).copied()
 }
 
 /// Whether what was seen without a privilege is what the endpoint's rights say.
