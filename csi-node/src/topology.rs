@@ -134,10 +134,15 @@ pub async fn facts(node: &Node, host: &dyn Host) -> Result<Facts, Error> {
     })
 }
 
+/// The annotation says how many slots the VM has left (the cloud controller manager writes it), the label how many the
+/// cluster's administrator wants: the smaller one holds.
 fn attach_limit(node: &Node) -> u8 {
-    let text = label(node, ATTACH_LIMIT).or_else(|| annotation(node, ATTACH_LIMIT));
-    text.and_then(|text| text.parse().ok())
+    let said = [label(node, ATTACH_LIMIT), annotation(node, ATTACH_LIMIT)];
+    said.into_iter()
+        .flatten()
+        .filter_map(|text| text.parse().ok())
         .filter(|limit| (1..=SLOTS_FOR_VOLUMES).contains(limit))
+        .min()
         .unwrap_or(DEFAULT_ATTACH_LIMIT)
 }
 
@@ -236,5 +241,18 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn the_smaller_of_what_is_wanted_and_what_there_is_holds() {
+        let both = |wanted, there_is| {
+            attach_limit(&node(
+                &[(ATTACH_LIMIT, wanted)],
+                &[(ATTACH_LIMIT, there_is)],
+            ))
+        };
+        assert_eq!(both("10", "27"), 10);
+        assert_eq!(both("30", "27"), 27);
+        assert_eq!(both("x", "27"), 27);
     }
 }
