@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 60
 PVE_CONFIG ?=
 VM ?=
 
-.PHONY: help demo test replay sweep check build lint forgeries fmt deny fuzz tools clean-cache
+.PHONY: help demo test replay sweep check build lint forgeries nodes fmt deny fuzz tools clean-cache
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,9 @@ sweep: build ## Every controller RPC with every fault at each of its requests, a
 
 forgeries: build ## Every controller RPC with every forged text, and how many cases that is
 	$(CARGO) test --quiet -p suites --test forgery -- --nocapture
+
+nodes: build ## The cloud-controller-manager on a real API server: chain, faults, costs, forged Nodes, replicas
+	PVE_CLOUD_PEERS=$$(tests/tools/build) $(CARGO) test --quiet -p suites --test ccm --test cluster_chain --test fault_ledger -- --nocapture
 
 check: ## The fast inner loop: format, lints, unit tests
 	$(CARGO) fmt --all --check

@@ -3,6 +3,7 @@
 //! Test code only: no product crate depends on it.
 
 pub mod caller;
+pub mod ccm;
 pub mod cluster;
 pub mod csi;
 pub mod demo;

@@ -7,12 +7,14 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 mod freshness;
+
+pub use nix::sys::signal::Signal;
 
 /// How long a program has to end after SIGTERM.
 const STOP: Duration = Duration::from_secs(10);

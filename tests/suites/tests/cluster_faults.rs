@@ -81,9 +81,11 @@ async fn labelled_late(stack: &mut Stack) -> Result<()> {
         sleep(Duration::from_millis(50)).await;
     }
     stack.no_restarts()?;
+    stack.start_ccm().await?;
     let worker = stack.workers.first().context("no worker")?;
-    worker.initialise().await?;
+    let labelled = worker.wait_labelled().await?;
     let (found, took) = worker.wait_registered().await?;
+    ensure!(labelled < REGISTERED, "labelled after {labelled:?}");
     ensure!(took < REGISTERED, "registered after {took:?}");
     ensure!(found == node_id(N1.vmid), "registered as {found}");
     Ok(())

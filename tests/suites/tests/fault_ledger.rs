@@ -1,6 +1,6 @@
-//! Every fault that people have met with controllers of this kind has a test: the ids stand in the doc comments of the
-//! tests (`/// B04: …`), the list of them in `data/controller-faults.txt`. B44 and B45 are of snapshots, which are not
-//! offered.
+//! Every fault that people have met with controllers of these kinds has a test: the ids stand in the doc comments of the
+//! tests (`/// B04: …`), the lists of them in `data/controller-faults.txt` and `data/ccm-faults.txt`. B44 and B45 are of
+//! snapshots, which are not offered.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,8 +10,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-const FOLDERS: [&str; 4] = ["tests", "csi-controller", "csi-node", "common"];
-const LIST: &str = include_str!("../data/controller-faults.txt");
+/// Where the tests of the controller are.
+const CONTROLLER: [&str; 4] = ["tests", "csi-controller", "csi-node", "common"];
+const CONTROLLER_FAULTS: &str = include_str!("../data/controller-faults.txt");
+/// Where those of the cloud-controller-manager are: a fault that the controller has a test for is not tested with it.
+const CCM: [&str; 3] = [
+    "tests/suites/tests/ccm",
+    "tests/suites/tests/cluster_chain.rs",
+    "ccm",
+];
+const CCM_FAULTS: &str = include_str!("../data/ccm-faults.txt");
 
 /// Ids in a text: `B` and two digits, as a word.
 fn ids(text: &str) -> impl Iterator<Item = &str> {
@@ -56,6 +64,9 @@ fn name_of(line: &str) -> Option<&str> {
 }
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    if folder.is_file() {
+        return into.push(folder.to_owned());
+    }
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
@@ -66,11 +77,11 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-#[test]
-fn every_fault_of_the_controller_has_a_test_that_names_it() {
+/// How many of the listed have one, as a sentence.
+fn each_has_a_test(what: &str, list: &str, folders: &[&str]) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = Vec::new();
-    for folder in FOLDERS {
+    for folder in folders {
         sources(&root.join(folder), &mut files);
     }
     let mut tests: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -79,18 +90,32 @@ fn every_fault_of_the_controller_has_a_test_that_names_it() {
             tests.entry(id).or_default().push(name);
         }
     }
-    let listed: Vec<&str> = LIST.lines().collect();
+    let listed: Vec<&str> = list.lines().collect();
     let missing: Vec<&&str> = listed
         .iter()
         .filter(|id| !tests.contains_key(**id))
         .collect();
     let named = listed.len() - missing.len();
-    println!(
-        "faults: {named} of {} controller entries have tests",
-        listed.len()
-    );
     assert!(missing.is_empty(), "without a test: {missing:?}");
-    assert!(listed.len() >= 36 && listed.is_sorted(), "{listed:?}");
+    assert!(listed.is_sorted(), "{listed:?}");
+    format!(
+        "faults: {named} of {} {what} entries have tests",
+        listed.len()
+    )
+}
+
+#[test]
+fn every_fault_of_the_controller_has_a_test_that_names_it() {
+    let said = each_has_a_test("controller", CONTROLLER_FAULTS, &CONTROLLER);
+    println!("{said}");
+    assert!(CONTROLLER_FAULTS.lines().count() >= 36);
+}
+
+#[test]
+fn every_fault_of_the_cloud_controller_manager_has_a_test_that_names_it() {
+    let said = each_has_a_test("ccm", CCM_FAULTS, &CCM);
+    println!("{said}");
+    assert!(CCM_FAULTS.lines().count() >= 10);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -43,6 +44,14 @@ impl std::fmt::Debug for ControlPlane {
 impl ControlPlane {
     /// Starts it below `folder` (absolute, short), and waits until service accounts are made: then all of it works.
     pub async fn start(programs: &Programs, folder: &Path) -> Result<Self> {
+        let mut plane = Self::start_server(programs, folder).await?;
+        plane.run_controllers()?;
+        plane.wait_controllers().await?;
+        Ok(plane)
+    }
+
+    /// Starts etcd and the API server alone: Nodes stay as they are written, no controller looks after them.
+    pub async fn start_server(programs: &Programs, folder: &Path) -> Result<Self> {
         if rustls::crypto::ring::default_provider()
             .install_default()
             .is_err()
@@ -74,8 +83,6 @@ impl ControlPlane {
         plane.run("etcd", &etcd_flags(folder, etcd, peer))?;
         plane.run("kube-apiserver", &plane.server_flags(etcd, secure))?;
         plane.wait_ready().await?;
-        plane.run_controllers()?;
-        plane.wait_controllers().await?;
         Ok(plane)
     }
 
@@ -103,6 +110,18 @@ impl ControlPlane {
     /// Path of a kubeconfig with any token, as `<name>.kubeconfig`.
     pub(super) fn token_kubeconfig(&self, name: &str, token: &str) -> Result<PathBuf> {
         kubeconfig::write(
+            &self.folder.join("pki"),
+            name,
+            &self.server,
+            &self.pki.ca,
+            token,
+        )
+    }
+
+    /// Path of a kubeconfig that holds all that it needs, as `<name>.kubeconfig`: one that names files is not accepted by
+    /// those who take it for the tenant's.
+    pub(crate) fn whole_kubeconfig(&self, name: &str, token: &str) -> Result<PathBuf> {
+        kubeconfig::write_whole(
             &self.folder.join("pki"),
             name,
             &self.server,
@@ -264,9 +283,15 @@ async fn client_of(kubeconfig: &Path) -> Result<Client> {
 }
 
 /// Ports below the range from which the kernel takes those of outgoing connections (32768, ip(7)): only a server may come in between.
+/// Each call begins elsewhere: what one call found is not listened on yet when another looks, in this process or the next.
 fn free_ports() -> Result<[u16; 3]> {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
     let mut held = Vec::new();
-    let start = 12_000 + u16::try_from(std::process::id() % 18_000)?;
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let place = std::process::id()
+        .wrapping_mul(64)
+        .wrapping_add(call.wrapping_mul(4));
+    let start = 12_000 + u16::try_from(place % 18_000)?;
     for port in (start..32_000).chain(12_000..start) {
         if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
             held.push(listener);

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use serde_json::json;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
 
 /// A user of the static token file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +52,19 @@ pub(super) fn write_tokens(path: &Path, users: &[User]) -> Result<()> {
     Ok(std::fs::write(path, lines)?)
 }
 
+/// As [`write`], with the certificate in the file itself.
+pub(super) fn write_whole(
+    folder: &Path,
+    name: &str,
+    server: &str,
+    ca: &Path,
+    token: &str,
+) -> Result<PathBuf> {
+    let data = BASE64.encode(std::fs::read(ca)?);
+    let cluster = json!({ "server": server, "certificate-authority-data": data });
+    write_cluster(folder, name, &cluster, token)
+}
+
 /// Writes `<folder>/<name>.kubeconfig` and returns its path.
 pub(super) fn write(
     folder: &Path,
@@ -58,12 +73,17 @@ pub(super) fn write(
     ca: &Path,
     token: &str,
 ) -> Result<PathBuf> {
+    let cluster = json!({ "server": server, "certificate-authority": ca });
+    write_cluster(folder, name, &cluster, token)
+}
+
+fn write_cluster(folder: &Path, name: &str, cluster: &Value, token: &str) -> Result<PathBuf> {
     let path = folder.join(format!("{name}.kubeconfig"));
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "test",
-        "clusters": [{ "name": "test", "cluster": { "server": server, "certificate-authority": ca } }],
+        "clusters": [{ "name": "test", "cluster": cluster }],
         "users": [{ "name": "test", "user": { "token": token } }],
         "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
     });

@@ -1,4 +1,4 @@
-//! A kubelet for each worker, and what the cloud controller manager writes into its Node.
+//! A kubelet for each worker.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,18 +6,13 @@ use std::time::Duration;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use kube::{Api, Client};
-use pve_model::topology::{REGION, VMID_ANNOTATION, ZONE};
-use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
-use super::wait::eventually;
 use crate::process::Process;
 use crate::run_dir::unmount_below;
 
-/// Set by a kubelet with `--cloud-provider=external`, lifted by the cloud controller manager.
-const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const READY: Duration = Duration::from_mins(1);
 
 /// Who initialises the Node.
@@ -38,17 +33,6 @@ pub struct NodeSpec {
     pub system_uuid: String,
     /// Who initialises it.
     pub cloud_provider: CloudProvider,
-}
-
-/// What the cloud controller manager knows of a worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// Region.
-    pub region: String,
-    /// PVE node.
-    pub zone: String,
-    /// Number of the VM.
-    pub vmid: u32,
 }
 
 /// A running kubelet.
@@ -112,24 +96,14 @@ impl Kubelet {
         &self.root
     }
 
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
     /// Where plugins announce themselves.
     pub fn registry(&self) -> PathBuf {
         self.root.join("plugins_registry")
-    }
-
-    /// Writes what the cloud controller manager writes, and lifts its taint.
-    pub async fn initialise(&self, identity: &Identity) -> Result<()> {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        // Others change the taints, too: the patch holds for the version that was read, and is made anew when that is gone.
-        eventually("initialise the Node", Duration::from_secs(10), async || {
-            let patch = initialisation(nodes.get(&self.name).await?, identity);
-            nodes
-                .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
-                .await?;
-            Ok(Some(()))
-        })
-        .await?;
-        Ok(())
     }
 
     /// The node id under which `driver` is registered in the `CSINode`, if it is.
@@ -144,6 +118,12 @@ impl Kubelet {
             .into_iter()
             .find(|entry| entry.name == driver)
             .map(|entry| entry.node_id))
+    }
+
+    /// The Node object, if it is there.
+    pub async fn node(&self) -> Result<Option<Node>> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        Ok(nodes.get_opt(&self.name).await?)
     }
 
     /// Deletes the Node object; kubelet and VM go on.
@@ -170,25 +150,6 @@ impl Kubelet {
             })
             .await
     }
-}
-
-fn initialisation(node: Node, identity: &Identity) -> Value {
-    let taints: Vec<_> = node
-        .spec
-        .and_then(|spec| spec.taints)
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|taint| taint.key != UNINITIALIZED)
-        .collect();
-    let Identity { region, zone, vmid } = identity;
-    json!({
-        "metadata": {
-            "resourceVersion": node.metadata.resource_version,
-            "labels": { REGION: region, ZONE: zone },
-            "annotations": { VMID_ANNOTATION: vmid.to_string() },
-        },
-        "spec": { "providerID": format!("proxmox://{region}/{vmid}"), "taints": taints },
-    })
 }
 
 fn is_ready(node: &Node) -> bool {

@@ -9,14 +9,14 @@ mod kubelet;
 pub mod objects;
 mod pki;
 mod requirements;
-mod sidecars;
+pub(crate) mod sidecars;
 mod stack;
 mod wait;
 mod workload;
 
 pub use crate::run_dir::{RunDir, mounted_at};
 pub use control_plane::ControlPlane;
-pub use kubelet::{CloudProvider, Identity, Kubelet, NodeSpec};
+pub use kubelet::{CloudProvider, Kubelet, NodeSpec};
 pub use requirements::{Programs, requirements};
 pub use sidecars::Sidecars;
 pub use stack::{Place, REGISTERED, Stack, Worker};

@@ -24,6 +24,12 @@ pub const ATTACHER: &str = "csi-attacher";
 pub const RESIZER: &str = "csi-resizer";
 /// Service account of the node plugin.
 pub const NODE_PLUGIN: &str = "csi-node";
+/// Service account of the cloud-controller-manager.
+pub const CCM: &str = "ccm";
+/// Service account of the cloud-controller-manager in the management cluster.
+pub const MANAGEMENT: &str = "ccm-management";
+/// Its role in the namespace of the machines.
+const MACHINES_ROLE: &str = "pve-ccm-machines";
 
 /// A class to be made.
 #[derive(Debug, Clone)]
@@ -34,21 +40,58 @@ pub struct Class {
     pub storage: String,
 }
 
+/// Makes what the cloud-controller-manager needs alone.
+pub(crate) async fn install_ccm(client: &Client) -> Result<()> {
+    create::<Namespace>(client, json!({ "metadata": { "name": NAMESPACE } })).await?;
+    account(client, CCM, ccm_rules()).await?;
+    let name = MANAGEMENT;
+    create_in::<ServiceAccount>(client, json!({ "metadata": { "name": name } })).await?;
+    let role = format!("pve-{name}");
+    let rules = json!([rule(
+        "coordination.k8s.io",
+        &["leases"],
+        &["get", "create", "update"]
+    )]);
+    let object = json!({ "metadata": { "name": role }, "rules": rules });
+    create_in::<Role>(client, object).await?;
+    create_in::<RoleBinding>(client, binding("Role", &role, name)).await
+}
+
+/// Lets the cloud-controller-manager read the `ProxmoxMachine`s of a namespace of the management cluster.
+pub(crate) async fn install_management(client: &Client, namespace: &str) -> Result<()> {
+    let object = json!({ "metadata": { "name": MACHINES_ROLE }, "rules": machines_rules() });
+    let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
+    post(&roles, object).await?;
+    bind_management(client, namespace).await
+}
+
+/// Gives that role to its account.
+pub(crate) async fn bind_management(client: &Client, namespace: &str) -> Result<()> {
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+    let object = binding("Role", MACHINES_ROLE, MANAGEMENT);
+    post(&bindings, object).await
+}
+
+/// A service account and its rights in the whole cluster.
+async fn account(client: &Client, name: &str, rules: Value) -> Result<()> {
+    create_in::<ServiceAccount>(client, json!({ "metadata": { "name": name } })).await?;
+    let role = format!("pve-{name}");
+    let object = json!({ "metadata": { "name": role }, "rules": rules });
+    create::<ClusterRole>(client, object).await?;
+    create::<ClusterRoleBinding>(client, binding("ClusterRole", &role, name)).await
+}
+
 /// Makes all of it: namespace, service accounts, rights, `CSIDriver`, classes.
 pub async fn install(client: &Client, classes: &[Class]) -> Result<()> {
     create::<Namespace>(client, json!({ "metadata": { "name": NAMESPACE } })).await?;
-    for (account, rules) in [
+    for (name, rules) in [
         (PROVISIONER, provisioner_rules()),
         (ATTACHER, attacher_rules()),
         (RESIZER, resizer_rules()),
         (NODE_PLUGIN, node_plugin_rules()),
+        (CCM, ccm_rules()),
     ] {
-        let account_object = json!({ "metadata": { "name": account } });
-        create_in::<ServiceAccount>(client, account_object).await?;
-        let role = format!("pve-{account}");
-        let object = json!({ "metadata": { "name": role }, "rules": rules });
-        create::<ClusterRole>(client, object).await?;
-        create::<ClusterRoleBinding>(client, binding("ClusterRole", &role, account)).await?;
+        account(client, name, rules).await?;
     }
     let role = format!("pve-{PROVISIONER}");
     let object = json!({ "metadata": { "name": role }, "rules": capacity_rules() });
@@ -175,6 +218,21 @@ fn resizer_rules() -> Value {
 /// The labels of its own Node.
 fn node_plugin_rules() -> Value {
     json!([rule("", &["nodes"], &READ)])
+}
+
+/// What the cloud-controller-manager may in the tenant's cluster.
+fn ccm_rules() -> Value {
+    json!([
+        rule("", &["nodes"], &["get", "list", "watch", "patch", "delete"]),
+        rule("", &["nodes/status"], &["patch"]),
+        rule("", &["events"], &["create"]),
+    ])
+}
+
+/// What it may in the management cluster if it is told the namespace of the machines.
+fn machines_rules() -> Value {
+    let machines = "infrastructure.cluster.x-k8s.io";
+    json!([rule(machines, &["proxmoxmachines"], &["get", "list"])])
 }
 
 async fn create<K>(client: &Client, object: Value) -> Result<()>

@@ -86,6 +86,12 @@ impl Sidecars {
 
 /// Path of a kubeconfig with a token of a service account of [`NAMESPACE`].
 pub(super) async fn account_kubeconfig(plane: &ControlPlane, account: &str) -> Result<PathBuf> {
+    let token = account_token(plane, account).await?;
+    plane.token_kubeconfig(account, &token)
+}
+
+/// A token of a service account of [`NAMESPACE`].
+pub(crate) async fn account_token(plane: &ControlPlane, account: &str) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(plane.client(), NAMESPACE);
     let request: TokenRequest =
         serde_json::from_value(json!({ "spec": { "audiences": [], "expirationSeconds": 7200 } }))?;
@@ -94,5 +100,5 @@ pub(super) async fn account_kubeconfig(plane: &ControlPlane, account: &str) -> R
         .await
         .with_context(|| format!("token of {account}"))?;
     let status = answer.status.context("a token request without an answer")?;
-    plane.token_kubeconfig(account, &status.token)
+    Ok(status.token)
 }

@@ -9,16 +9,19 @@ use futures_util::future::try_join_all;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::api::ListParams;
 use kube::{Api, Client};
-use pve_model::topology::DEFAULT_DRIVER_NAME;
+use nix::sys::signal::Signal;
+use pve_model::topology::{DEFAULT_DRIVER_NAME, UNINITIALIZED_TAINT};
 use pve_sim::Timing;
+use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::control_plane::ControlPlane;
-use super::kubelet::{CloudProvider, Identity, Kubelet, NodeSpec};
-use super::objects::{Class, NAMESPACE, NODE_PLUGIN, install};
+use super::kubelet::{CloudProvider, Kubelet, NodeSpec};
+use super::objects::{CCM, Class, NAMESPACE, NODE_PLUGIN, install};
 use super::requirements::Programs;
-use super::sidecars::{Sidecars, account_kubeconfig};
+use super::sidecars::{Sidecars, account_kubeconfig, account_token};
 use super::wait::eventually;
+use crate::ccm;
 use crate::process::{Process, built};
 use crate::run_dir::RunDir;
 use crate::world::{FILES, REGION, SHARED, THIN, World, tenant, uuid};
@@ -48,6 +51,8 @@ pub struct Worker {
     /// The kubelet.
     pub kubelet: Kubelet,
     place: Place,
+    arguments: Vec<String>,
+    logs: PathBuf,
 }
 
 /// All of it. Dropped in this order: what holds mounts ends first, then the mounts go, then the disks.
@@ -56,6 +61,7 @@ pub struct Stack {
     sidecars: Sidecars,
     /// `n1`, `n2`, …
     pub workers: Vec<Worker>,
+    ccm: Option<Process>,
     plane: ControlPlane,
     run: RunDir,
     /// The simulator and the controller.
@@ -64,12 +70,11 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Starts everything and initialises the Nodes: PVCs can be bound.
+    /// Starts everything and waits until PVCs can be bound.
     pub async fn start(programs: &Programs, places: &[Place]) -> Result<Self> {
-        let stack = Self::start_uninitialised(programs, places).await?;
-        for worker in &stack.workers {
-            worker.initialise().await?;
-        }
+        let mut stack = Self::start_without_workers(programs, places).await?;
+        stack.start_ccm().await?;
+        stack.start_workers(places).await?;
         for worker in &stack.workers {
             if let Err(error) = worker.wait_registered().await {
                 return Err(error.context(stack.logs()));
@@ -95,35 +100,65 @@ impl Stack {
         Ok(())
     }
 
-    /// Starts everything but a cloud controller manager: the Nodes are tainted and have no labels yet.
+    /// Starts everything but the cloud-controller-manager: the Nodes are tainted and have no labels yet.
     pub async fn start_uninitialised(programs: &Programs, places: &[Place]) -> Result<Self> {
+        let mut stack = Self::start_without_workers(programs, places).await?;
+        stack.start_workers(places).await?;
+        Ok(stack)
+    }
+
+    /// Starts what is there before any worker is. The VMs run.
+    pub async fn start_without_workers(programs: &Programs, places: &[Place]) -> Result<Self> {
         let alone = ALONE.lock().await;
         let run = RunDir::new()?;
         let vms: Vec<(u32, &str)> = places
             .iter()
             .map(|place| (place.vmid, place.pve_node))
             .collect();
-        let builder = tenant(&vms).timing(Timing::REAL);
+        let builder = ccm::granted(tenant(&vms)).timing(Timing::REAL);
         let (plane, world) = tokio::try_join!(
             ControlPlane::start(programs, run.path()),
             World::start_with_loop_devices(builder)
         )?;
         install(&plane.client(), &classes()).await?;
         let sidecars = Sidecars::start(&plane, &world.controller_socket()).await?;
-        let kubeconfig = account_kubeconfig(&plane, NODE_PLUGIN).await?;
-        let workers = places
-            .iter()
-            .enumerate()
-            .map(|(index, place)| Worker::start(&plane, &world, *place, index, &kubeconfig));
-        let workers = try_join_all(workers).await?;
         Ok(Self {
             sidecars,
-            workers,
+            workers: Vec::new(),
+            ccm: None,
             plane,
             run,
             world,
             _alone: alone,
         })
+    }
+
+    /// Starts kubelet and node plugin of these VMs, once.
+    pub async fn start_workers(&mut self, places: &[Place]) -> Result<()> {
+        let kubeconfig = account_kubeconfig(&self.plane, NODE_PLUGIN).await?;
+        let workers = places.iter().enumerate().map(|(index, place)| {
+            Worker::start(&self.plane, &self.world, *place, index, &kubeconfig)
+        });
+        self.workers = try_join_all(workers).await?;
+        Ok(())
+    }
+
+    /// Starts the cloud-controller-manager.
+    pub async fn start_ccm(&mut self) -> Result<()> {
+        let token = account_token(&self.plane, CCM).await?;
+        let kubeconfig = self.plane.whole_kubeconfig(CCM, &token)?;
+        let regions = json!({ REGION: ccm::region_config(&self.world.sim) });
+        let config = json!({ "provider": "capmox", "regions": regions });
+        let path = self.run.path().join("ccm.yaml");
+        std::fs::write(&path, config.to_string())?;
+        let args = [
+            format!("--cloud-config={}", path.display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--poll-period=5s".to_owned(),
+        ];
+        let process = Process::start(CCM, &built("pve-ccm")?, &args, &self.plane.logs())?;
+        self.ccm = Some(process);
+        Ok(())
     }
 
     /// An administrator's client.
@@ -142,6 +177,12 @@ impl Stack {
                 "the node plugin of {name} has ended"
             );
         }
+        if let Some(ccm) = &mut self.ccm {
+            ensure!(
+                ccm.ended()?.is_none(),
+                "the cloud-controller-manager has ended"
+            );
+        }
         let ended = self.sidecars.ended()?;
         ensure!(ended.is_empty(), "sidecars have ended: {ended:?}");
         Ok(())
@@ -154,9 +195,11 @@ impl Stack {
             .iter()
             .map(|worker| (worker.kubelet.name().to_owned(), worker.plugin.log()));
         let controller = ("controller".to_owned(), self.world.controller_log());
+        let ccm = self.ccm.iter().map(|ccm| (CCM.to_owned(), ccm.log()));
         let mut text = String::new();
         for (name, log) in [controller]
             .into_iter()
+            .chain(ccm)
             .chain(plugins)
             .chain(self.sidecars.logs())
         {
@@ -178,6 +221,7 @@ impl Stack {
         let Self {
             sidecars,
             workers,
+            ccm,
             plane,
             run,
             mut world,
@@ -186,6 +230,13 @@ impl Stack {
         for worker in workers {
             worker.kubelet.stop().await?;
             worker.plugin.stop().await?;
+        }
+        if let Some(ccm) = ccm {
+            let status = ccm.stop().await?;
+            ensure!(
+                status.success(),
+                "the cloud-controller-manager ended with {status}"
+            );
         }
         sidecars.stop().await?;
         plane.stop().await?;
@@ -233,23 +284,46 @@ impl Worker {
                 "--log-filter=debug,h2=info,hyper=info,rustls=info,tower=info".to_owned(),
             ])
             .collect();
-        let name = format!("plugin-{}", spec.name);
-        let plugin = Process::start(&name, &built("pve-csi-node")?, &args, &plane.logs())?;
+        let plugin = start_plugin(&spec.name, &args, &plane.logs())?;
         Ok(Self {
             plugin,
             kubelet,
             place: vm,
+            arguments: args,
+            logs: plane.logs(),
         })
     }
 
-    /// Does to its Node what the cloud controller manager does.
-    pub async fn initialise(&self) -> Result<()> {
-        let identity = Identity {
-            region: REGION.to_owned(),
-            zone: self.place.pve_node.to_owned(),
-            vmid: self.place.vmid,
-        };
-        self.kubelet.initialise(&identity).await
+    /// Kills the plugin as a crash would, starts it again and waits until the kubelet has registered it anew.
+    pub async fn crash_plugin(&mut self) -> Result<()> {
+        self.plugin.signal(Signal::SIGKILL)?;
+        let before = self.registrations();
+        let plugin = &mut self.plugin;
+        eventually("the end of the plugin", PATIENCE, async || plugin.ended()).await?;
+        self.plugin = start_plugin(self.kubelet.name(), &self.arguments, &self.logs)?;
+        eventually("a new registration", PATIENCE, async || {
+            Ok((self.registrations() > before).then_some(()))
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// How often the kubelet has registered the plugin.
+    fn registrations(&self) -> usize {
+        let log = self.plugin.log();
+        log.matches("registered with the kubelet").count()
+    }
+
+    /// Waits until the Node is initialised; returns how long it took.
+    pub async fn wait_labelled(&self) -> Result<Duration> {
+        let what = format!("the labels of {}", self.kubelet.name());
+        let ((), took) = eventually(&what, PATIENCE, async || {
+            let node = self.kubelet.node().await?;
+            let is = |node| !ccm::has_taint(node, UNINITIALIZED_TAINT);
+            Ok(node.as_ref().is_some_and(is).then_some(()))
+        })
+        .await?;
+        Ok(took)
     }
 
     /// Waits for the `CSINode` entry; returns the CSI node id and how long it took.
@@ -265,6 +339,11 @@ impl Worker {
     pub fn vmid(&self) -> u32 {
         self.place.vmid
     }
+}
+
+fn start_plugin(node: &str, arguments: &[String], logs: &Path) -> Result<Process> {
+    let name = format!("plugin-{node}");
+    Process::start(&name, &built("pve-csi-node")?, arguments, logs)
 }
 
 /// A class for each storage of the world, named like it.
