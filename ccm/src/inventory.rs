@@ -113,6 +113,21 @@ impl Snapshot {
     }
 }
 
+impl RegionView {
+    /// Whether nothing is being asked of the PVE cluster that would tell more.
+    pub fn is_known(&self) -> bool {
+        let snapshot = self.snapshot.as_ref();
+        self.failing || snapshot.is_some_and(|snapshot| snapshot.settled)
+    }
+
+    /// Whether the whole PVE cluster was seen at that instant or later.
+    pub fn shows_since(&self, since: Instant) -> bool {
+        self.snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.settled && snapshot.asked >= since)
+    }
+}
+
 /// Whether the guest can be a worker of the tenant.
 pub fn is_worker(guest: &VmEntry, pool: &PoolId) -> bool {
     guest.pool.as_ref() == Some(pool) && guest.kind == GuestKind::Qemu && !guest.template

@@ -33,4 +33,5 @@ pub mod sources;
 #[cfg(test)]
 mod testing;
 mod unready;
+pub mod witnesses;
 pub mod writer;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::stream::{StreamExt, iter};
 use pve_client::{Client, RunState, VmRef};
-use pve_model::{Region, Uuid, VmId};
+use pve_model::Region;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -19,9 +19,10 @@ use crate::metrics::Metrics;
 use crate::node::NodeView;
 use crate::nodes::Nodes;
 use crate::plan::{self, Refusal};
-use crate::proof::{Look, Lost, Prover, Witnesses};
+use crate::proof::{Look, Lost, Prover};
 use crate::shutdown;
 use crate::unready::Memory;
+use crate::witnesses::{Witnesses, witnesses};
 use crate::writer::{WriteError, Writer};
 
 /// Questions to PVE at the same time: a host that hangs holds up nobody but its own VMs.
@@ -112,6 +113,11 @@ impl Lifecycle {
         }
     }
 
+    fn views(&self) -> Vec<RegionView> {
+        let views = self.clusters.iter();
+        views.map(|cluster| cluster.view.borrow().clone()).collect()
+    }
+
     fn demand(&self) {
         for cluster in &self.clusters {
             cluster.source.demand.ask();
@@ -122,11 +128,7 @@ impl Lifecycle {
         if !self.nodes.are_listed() {
             return;
         }
-        let views: Vec<RegionView> = self
-            .clusters
-            .iter()
-            .map(|cluster| cluster.view.borrow().clone())
-            .collect();
+        let views = self.views();
         let ours = self.nodes.all().into_iter();
         let ours = ours.filter(|node| !node.is_foreign());
         let (ready, mut unready): (Vec<_>, Vec<_>) = ours.partition(|node| node.ready);
@@ -147,6 +149,7 @@ impl Lifecycle {
                 Step::Ask(question) => questions.push((node, question)),
             }
         }
+        self.mark(std::mem::take(&mut marks), memory).await;
         let asked = iter(questions).map(|(node, question)| async {
             let answer = self.ask(&question, &views, &witnesses).await;
             (node, question, answer)
@@ -157,9 +160,20 @@ impl Lifecycle {
                 marks.push((node, true));
             }
         }
-        for (node, is) in marks {
-            shutdown::mark(&self.nodes, &self.writer, &self.teller, (&node, is)).await;
-        }
+        self.mark(marks, memory).await;
+    }
+
+    /// Writes taints of shutdown, or takes them back; that of one Node less and less often if somebody undoes it.
+    async fn mark(&self, marks: Vec<(Arc<NodeView>, bool)>, memory: &mut Memory) {
+        let now = Instant::now();
+        let due = marks
+            .into_iter()
+            .filter(|(node, _)| memory.may_mark(node, now));
+        let written =
+            iter(due.collect::<Vec<_>>()).for_each_concurrent(AT_A_TIME, async |(node, is)| {
+                shutdown::mark(&self.nodes, &self.writer, &self.teller, (&node, is)).await;
+            });
+        written.await;
     }
 
     /// One Node that is not ready.
@@ -179,6 +193,12 @@ impl Lifecycle {
                     Ok(lost) => self.lost(node, lost, views, memory),
                     Err(keep) => self.keep(node, keep, memory),
                 }
+            }
+            // More is known in a moment.
+            Err(Refusal::Doubt(Doubt::Silent | Doubt::Unread))
+                if !views.iter().all(RegionView::is_known) =>
+            {
+                Step::Nothing
             }
             Err(refusal) => self.keep(node, Keep::Refused(refusal), memory),
         }
@@ -238,7 +258,7 @@ impl Lifecycle {
         let Some(since) = memory.counts_from(node, self.ending.grace) else {
             return Step::Nothing;
         };
-        if !views.iter().all(|view| shows_since(view, since)) {
+        if !views.iter().all(|view| view.shows_since(since)) {
             return Step::Nothing;
         }
         let look = match memory.first_gone(node) {
@@ -297,7 +317,7 @@ impl Lifecycle {
                     memory.gone(node);
                     self.kept(node, Keep::Grace);
                 }
-                Look::Second => self.end(node, lost.vmid, memory).await,
+                Look::Second => self.end(node, &lost, memory).await,
             },
             (Question::Stopped { .. }, Answer::Gone(_))
             | (Question::Gone { .. }, Answer::Stopped(_)) => {}
@@ -305,7 +325,8 @@ impl Lifecycle {
         false
     }
 
-    async fn end(&self, node: &NodeView, vmid: VmId, memory: &mut Memory) {
+    async fn end(&self, node: &NodeView, lost: &Lost, memory: &mut Memory) {
+        let vmid = lost.vmid;
         if self.ending.dry_run {
             if memory.would_end(node) {
                 tracing::info!(node = node.name, vm.id = %vmid, "would delete the Node: its VM is gone");
@@ -315,7 +336,10 @@ impl Lifecycle {
         }
         let current = self.nodes.get(&node.name);
         let is_other = current.is_none_or(|now| now.ready || now.uid != node.uid);
-        if is_other || self.deletions().take(Instant::now()).is_err() {
+        // The proof took its time, and lists may have come meanwhile.
+        let is_found = plan::vm_of(&self.views(), &lost.uuid)
+            .map_or_else(|why| why != Refusal::Doubt(Doubt::Unknown), |_| true);
+        if is_other || is_found || self.deletions().take(Instant::now()).is_err() {
             return;
         }
         match self.writer.delete(node).await {
@@ -336,54 +360,5 @@ impl Lifecycle {
         self.deletions
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// For each region one VM of these UUIDs, of the first that is found.
-fn witnesses(uuids: impl Iterator<Item = Uuid>, views: &[RegionView]) -> Witnesses {
-    let mut witnesses = Witnesses::new();
-    for uuid in uuids {
-        if witnesses.len() == views.len() {
-            break;
-        }
-        if let Ok(vm) = plan::vm_of(views, &uuid) {
-            let region = vm.region.clone();
-            witnesses.entry(region).or_insert(vm.entry.vmid);
-        }
-    }
-    witnesses
-}
-
-/// Whether the whole PVE cluster was seen at that instant or later.
-fn shows_since(view: &RegionView, since: Instant) -> bool {
-    view.snapshot
-        .as_ref()
-        .is_some_and(|snapshot| snapshot.settled && snapshot.asked >= since)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{entry, facts, uuid, view};
-
-    #[test]
-    fn only_vms_that_nodes_or_machines_of_ours_say_they_are_bear_witness() {
-        let views = [
-            view("r1", &[(entry(101, "pve1"), Some(facts(101)))]),
-            view("r2", &[(entry(201, "pve1"), Some(facts(201)))]),
-        ];
-        let of = |vmids: &[u32]| {
-            let found = witnesses(vmids.iter().map(|vmid| uuid(*vmid)), &views);
-            let found = found.iter();
-            found
-                .map(|(region, vmid)| format!("{region}/{vmid}"))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(of(&[101, 201]), ["r1/101", "r2/201"]);
-        assert_eq!(of(&[201, 301]), ["r2/201"], "none in r1");
-        assert!(
-            of(&[301]).is_empty(),
-            "another PVE cluster has none of ours"
-        );
     }
 }

@@ -15,6 +15,8 @@ use crate::addresses::{Address, AddressKind};
 
 /// Largest Node that is looked at, counted over the parts that are kept. Those of kubelets have some hundred bytes.
 const MOST_BYTES: usize = 8 << 10;
+/// Longest name of an object (`k8s.io/apimachinery` `DNS1123SubdomainMaxLength`).
+pub const MOST_NAME: usize = 253;
 /// What each entry of a map or a list takes beside its text.
 const ENTRY: usize = 100;
 
@@ -94,7 +96,10 @@ impl NodeView {
                 .iter()
                 .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
         };
-        if view.bytes() > MOST_BYTES {
+        let is_named = [&view.name, &view.uid]
+            .iter()
+            .all(|text| text.len() <= MOST_NAME);
+        if view.bytes() > MOST_BYTES || !is_named {
             return Err(Unusable);
         }
         Ok(view)

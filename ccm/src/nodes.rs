@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::node::NodeView;
+use crate::node::{MOST_NAME, NodeView};
 use crate::said::Said;
 
 /// Most Nodes that are looked after. Kubernetes itself is made for 5000.
@@ -178,7 +178,7 @@ impl State {
         let Some(view) = view else {
             self.bytes = bytes;
             self.dirty.remove(&name);
-            if self.left_out.len() < MOST_LEFT_OUT {
+            if self.left_out.len() < MOST_LEFT_OUT && name.len() <= MOST_NAME {
                 self.left_out.insert(name);
             }
             return;

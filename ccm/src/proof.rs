@@ -2,7 +2,7 @@
 //! proof keeps the Node.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{StreamExt, iter};
@@ -12,7 +12,8 @@ use pve_model::{ProviderId, Region, Uuid, VmId};
 use pve_region::Fences;
 use pve_region::gone::{Evidence, Listed, Verdict, judge};
 use pve_runtime::config::Fenced;
-use tokio::time::{Instant, timeout};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use crate::cache::FactsCache;
 use crate::engine::Cluster;
@@ -20,6 +21,7 @@ use crate::events::Keep;
 use crate::facts::VmFacts;
 use crate::inventory::{RegionView, Snapshot, is_worker};
 use crate::node::NodeView;
+use crate::witnesses::Witnesses;
 
 /// For all questions about one VM.
 const WITHIN: Duration = Duration::from_secs(15);
@@ -46,10 +48,6 @@ pub enum Look {
     Second,
 }
 
-/// For each region a VM that is certainly the tenant's: a Node or a machine says its UUID. A PVE cluster without one may be another
-/// one than was meant.
-pub type Witnesses = BTreeMap<Region, VmId>;
-
 /// What proofs are made with.
 #[derive(Debug)]
 pub struct Prover {
@@ -70,9 +68,17 @@ impl Lost {
     ) -> Result<Self, Keep> {
         Ok(Self {
             uuid,
-            vmid: machine.or_else(|| node.vmid()).ok_or(Keep::NoVmid)?,
+            vmid: number(machine, node.vmid())?,
             region: region_of(node, views)?,
         })
+    }
+}
+
+/// The number of the VM, if nobody contradicts it: one of both may be of before a restore.
+fn number(machine: Option<VmId>, node: Option<VmId>) -> Result<VmId, Keep> {
+    match (machine, node) {
+        (Some(one), Some(other)) if one != other => Err(Keep::Unproved),
+        (one, other) => one.or(other).ok_or(Keep::NoVmid),
     }
 }
 
@@ -96,6 +102,8 @@ fn region_of(node: &NodeView, views: &[RegionView]) -> Result<Option<Region>, Ke
             }
             Ok(Some(view.region.clone()))
         }
+        // Its VM may be in a PVE cluster that is not configured yet.
+        None if by_place.is_none() && node.is_uninitialised() => Err(Keep::OtherRegion),
         None if place.is_empty() => Ok(None),
         None => match by_place {
             Some(view) => Ok(Some(view.region.clone())),
@@ -204,46 +212,35 @@ impl Prover {
         view: &RegionView,
         snapshot: &Snapshot,
     ) -> Result<(), Keep> {
-        let guests = snapshot.guests.values();
-        let others: Vec<VmEntry> = guests
-            .filter(|guest| guest.kind == GuestKind::Qemu && !is_worker(guest, &view.pool))
-            .cloned()
-            .collect();
-        let reads = iter(others).map(|guest| self.facts(cluster, guest, snapshot.asked));
+        let source = &cluster.source;
+        let cache = self.others.get(&source.region).ok_or(Keep::Unproved)?;
+        // One proof reads what all of them need.
+        let mut cache = cache.lock().await;
+        cache.keep(|vmid| snapshot.guests.contains_key(&vmid));
+        let is_other =
+            |guest: &&VmEntry| guest.kind == GuestKind::Qemu && !is_worker(guest, &view.pool);
+        let others: Vec<&VmEntry> = snapshot.guests.values().filter(is_other).collect();
+        let unread = others
+            .iter()
+            .filter(|guest| cache.get(guest, snapshot.asked).is_none());
+        let unread: Vec<VmEntry> = unread.map(|guest| (*guest).clone()).collect();
+        let reads = iter(unread).map(|guest| async move {
+            let config = source.client().vm_config(&at(&guest)).await;
+            (guest, config)
+        });
         let mut reads = reads.buffer_unordered(AT_A_TIME);
-        while let Some(facts) = reads.next().await {
-            if facts?.uuid.as_ref() == Some(&lost.uuid) {
+        while let Some((guest, config)) = reads.next().await {
+            let config = config.map_err(|error| failed(guest.vmid, &error))?;
+            let facts = Arc::new(VmFacts::of(&config, &source.policy));
+            cache.note(&guest, snapshot.asked, facts);
+        }
+        for guest in others {
+            let facts = cache.get(guest, snapshot.asked).ok_or(Keep::Unproved)?;
+            if facts.uuid.as_ref() == Some(&lost.uuid) {
                 return Err(Keep::Elsewhere);
             }
         }
         Ok(())
-    }
-
-    /// What the config of a guest says that was listed so at that instant.
-    async fn facts(
-        &self,
-        cluster: &Cluster,
-        guest: VmEntry,
-        listed: Instant,
-    ) -> Result<Arc<VmFacts>, Keep> {
-        let source = &cluster.source;
-        let cache = self.others.get(&source.region).ok_or(Keep::Unproved)?;
-        let known = cache
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&guest, listed);
-        if let Some(facts) = known {
-            return Ok(facts);
-        }
-        let config = source.client().vm_config(&at(&guest)).await;
-        let config = config.map_err(|error| failed(guest.vmid, &error))?;
-        let facts = Arc::new(VmFacts::of(&config, &source.policy));
-        cache.lock().unwrap_or_else(PoisonError::into_inner).note(
-            &guest,
-            listed,
-            Arc::clone(&facts),
-        );
-        Ok(facts)
     }
 
     /// A VM that exists and can't be seen is gone only by the operator's word.
@@ -351,6 +348,7 @@ mod tests {
             ),
         ] {
             let mut node = node(101);
+            node.taints.clear();
             node.provider_id = id.map(str::to_owned);
             if let Some(label) = label {
                 node.labels.insert(REGION.to_owned(), label.to_owned());
@@ -360,14 +358,30 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_was_never_initialised_may_be_of_a_region_that_is_to_come() {
+        let views = [view("r1", &[])];
+        assert_eq!(region_of(&node(101), &views), Err(Keep::OtherRegion));
+        let mut placed = node(101);
+        placed.provider_id = Some("proxmox://r1/101".to_owned());
+        let r1 = views[0].region.clone();
+        assert_eq!(region_of(&placed, &views), Ok(Some(r1)));
+    }
+
+    #[test]
     fn without_a_number_nothing_can_be_asked() {
         let views = [view("r1", &[])];
         let lost = |node: &NodeView, machine| Lost::of(node, uuid(101), machine, &views);
         let mut without = node(101);
+        without.taints.clear();
         assert_eq!(lost(&without, None), Err(Keep::NoVmid));
         let machine = "105".parse().unwrap();
         assert_eq!(lost(&without, Some(machine)).unwrap().vmid, machine);
         without.provider_id = Some("proxmox:///107".to_owned());
         assert_eq!(lost(&without, None).unwrap().vmid.get(), 107);
+        assert_eq!(
+            lost(&without, Some(machine)),
+            Err(Keep::Unproved),
+            "they contradict each other"
+        );
     }
 }

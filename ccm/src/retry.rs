@@ -94,6 +94,20 @@ impl Paces {
         }
     }
 
+    /// Forgets those that needed no write for long.
+    pub fn expire(&mut self, now: Instant) {
+        self.0
+            .waiting
+            .retain(|_, waiting| now <= waiting.due + CALM);
+    }
+
+    /// The next instant at which one may be written, of those that are to come.
+    pub fn next(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let due = self.0.waiting.values().map(|waiting| waiting.due);
+        due.filter(|due| *due > now).min()
+    }
+
     /// It is no more.
     pub fn forget(&mut self, name: &str) {
         self.0.done(name);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::bucket::Bucket;
 use crate::node::NodeView;
-use crate::retry;
+use crate::retry::{self, Paces};
 
 /// Nodes whose VM may be asked for at once.
 const PROOFS: u32 = 16;
@@ -27,6 +27,7 @@ pub(crate) struct Memory {
     proofs: Bucket,
     /// Nodes that would be deleted, as was said.
     told: BTreeSet<String>,
+    marks: Paces,
 }
 
 /// A Node that is not ready.
@@ -55,6 +56,7 @@ impl Default for Memory {
             stopped: BTreeMap::new(),
             proofs: Bucket::new(PROOFS, ONE_PROOF),
             told: BTreeSet::new(),
+            marks: Paces::default(),
         }
     }
 }
@@ -152,10 +154,20 @@ impl Memory {
         self.told.insert(node.uid.clone())
     }
 
-    /// The next end of a grace time.
+    /// Whether the taint of shutdown of the Node may be written now; then it counts as written.
+    pub(crate) fn may_mark(&mut self, node: &NodeView, now: Instant) -> bool {
+        self.marks.expire(now);
+        let may = self.marks.due(&node.uid, now).is_none();
+        if may {
+            self.marks.wrote(&node.uid, now);
+        }
+        may
+    }
+
+    /// The next end of a grace time, or the next time that a taint may be written again.
     pub(crate) fn next(&self, grace: Duration) -> Option<Instant> {
         let gone = self.unready.values().filter_map(|unready| unready.gone);
-        let due = gone.map(|first| first + grace);
+        let due = gone.map(|first| first + grace).chain(self.marks.next());
         due.filter(|due| *due > Instant::now()).min()
     }
 
