@@ -1,10 +1,25 @@
 //! Nodes come alive.
 
 use anyhow::{Result, ensure};
-use harness::ccm::{CcmWorld, label, tenant};
+use harness::ccm::{CcmWorld, PRIVILEGES, label, tenant};
 use harness::cluster::requirements;
 use harness::world::uuid;
+use pve_client::{Program, privileges::grants};
 use pve_model::topology::{REGION, VMID_ANNOTATION, ZONE};
+
+/// B46: so all of them show that it is enough; the matrix shows what the lack of each does.
+#[test]
+fn the_token_of_these_tests_has_what_is_documented_as_needed_and_nothing_else() {
+    let needed = grants(Program::Ccm).into_iter();
+    let mut needed: Vec<&str> = needed
+        .filter(|grant| !grant.optional)
+        .map(|grant| grant.privilege)
+        .collect();
+    let mut granted = PRIVILEGES.to_vec();
+    needed.sort_unstable();
+    granted.sort_unstable();
+    assert_eq!(needed, granted);
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_registers_gets_id_labels_and_loses_its_taint_within_seconds() -> Result<()> {
