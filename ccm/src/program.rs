@@ -212,7 +212,7 @@ impl Program {
         let said = Said::default();
         loop {
             stop.run_until_cancelled(sleep(FILES)).await?;
-            self.follow_tenant().await;
+            self.tenant.follow().await;
             match self.files.load(Some(now)) {
                 Ok(new) if !new.are(now) => return Some(new),
                 Ok(_) => drop(said.is_new(None)),
@@ -225,16 +225,6 @@ impl Program {
                         );
                     }
                 }
-            }
-        }
-    }
-
-    async fn follow_tenant(&self) {
-        match self.tenant.reload().await {
-            Ok(false) => {}
-            Ok(true) => tracing::info!("the kubeconfig has changed and is in force"),
-            Err(error) => {
-                tracing::error!(%error, "the changed kubeconfig is refused, the former stays in force");
             }
         }
     }

@@ -125,7 +125,9 @@ impl Source {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(PERIOD) => {}
             }
-            self.follow_tenant().await;
+            if let Some(tenant) = &self.tenant {
+                tenant.follow().await;
+            }
             let before = Arc::clone(&driver.borrow());
             match self.load_after(&before) {
                 Ok(new) => {
@@ -142,17 +144,6 @@ impl Source {
                         complaint = Some(error);
                     }
                 }
-            }
-        }
-    }
-
-    async fn follow_tenant(&self) {
-        let Some(tenant) = &self.tenant else { return };
-        match tenant.reload().await {
-            Ok(false) => {}
-            Ok(true) => tracing::info!("the kubeconfig has changed and is in force"),
-            Err(error) => {
-                tracing::error!(%error, "the changed kubeconfig is refused, the former stays in force");
             }
         }
     }

@@ -116,6 +116,17 @@ impl Tenant {
         Ok(true)
     }
 
+    /// As [`Tenant::reload`], and tells the operator what came of it.
+    pub async fn follow(&self) {
+        match self.reload().await {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("the kubeconfig has changed and is in force"),
+            Err(error) => {
+                tracing::error!(%error, "the changed kubeconfig is refused, the former stays in force");
+            }
+        }
+    }
+
     /// The client in force.
     pub fn client(&self) -> Client {
         let lock = self.0.client.read();
