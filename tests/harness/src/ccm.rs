@@ -255,22 +255,7 @@ impl CcmWorld {
         nodes
             .create(&PostParams::default(), &serde_json::from_value(node)?)
             .await?;
-        let info = [
-            "architecture",
-            "bootID",
-            "containerRuntimeVersion",
-            "kernelVersion",
-            "kubeProxyVersion",
-            "kubeletVersion",
-            "machineID",
-            "operatingSystem",
-            "osImage",
-        ];
-        let mut info: serde_json::Map<String, Value> = info
-            .iter()
-            .map(|key| ((*key).to_owned(), json!("")))
-            .collect();
-        info.insert("systemUUID".to_owned(), json!(system_uuid));
+        let info = many::node_info(system_uuid);
         let status = json!({ "status": { "nodeInfo": info } });
         let params = PatchParams::default();
         nodes

@@ -31,11 +31,17 @@ const INFO: [&str; 9] = [
     "osImage",
 ];
 
-/// A Node as a kubelet creates it with `--cloud-provider=external`: with its status, in one request.
-pub fn registered(name: &str, system_uuid: &str, ready: bool) -> Value {
+/// `status.nodeInfo` of a machine of that firmware.
+pub(super) fn node_info(system_uuid: &str) -> Map<String, Value> {
     let info = INFO.iter().map(|key| ((*key).to_owned(), json!("")));
     let mut info: Map<String, Value> = info.collect();
     info.insert("systemUUID".to_owned(), json!(system_uuid));
+    info
+}
+
+/// A Node as a kubelet creates it with `--cloud-provider=external`: with its status, in one request.
+pub fn registered(name: &str, system_uuid: &str, ready: bool) -> Value {
+    let info = node_info(system_uuid);
     let now = "2026-01-01T00:00:00Z";
     let status = if ready { "True" } else { "False" };
     let condition = json!({
