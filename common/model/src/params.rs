@@ -122,43 +122,88 @@ pub struct Parameters {
 
 type Setter = fn(&mut Parameters, &str) -> Result<(), &'static str>;
 
-/// Every parameter with what reads it. The words after `Err` complete "must be …".
-const KNOWN: [(&str, Setter); 14] = [
-    ("storage", |p, v| {
-        v.parse()
-            .map(|s| p.storage = Some(s))
-            .map_err(|_| "the id of a PVE storage")
-    }),
-    ("storageFormat", |p, v| {
-        format(v).map(|f| p.format = Some(f))
-    }),
-    ("cache", |p, v| {
-        v.parse()
-            .map(|c| p.cache = Some(c))
-            .map_err(|()| "one of directsync, none, unsafe, writeback, writethrough")
-    }),
-    ("aio", |p, v| {
-        v.parse()
-            .map(|a| p.aio = Some(a))
-            .map_err(|()| "one of io_uring, native, threads")
-    }),
-    ("ssd", |p, v| boolean(v).map(|b| p.ssd = b)),
-    ("backup", |p, v| boolean(v).map(|b| p.backup = b)),
-    ("iothread", |p, v| boolean(v).map(|b| p.iothread = Some(b))),
-    ("diskIOPS", |p, v| positive(v).map(|n| p.iops = Some(n))),
-    ("diskMBps", |p, v| positive(v).map(|n| p.mbps = Some(n))),
-    ("blockSize", |p, v| {
-        power_of_two(v).map(|n| p.block_size = Some(n))
-    }),
-    ("inodeSize", |p, v| {
-        power_of_two(v).map(|n| p.inode_size = Some(n))
-    }),
-    ("replicate", |_, v| {
-        boolean(v).and_then(|on| if on { Err("false") } else { Ok(()) })
-    }),
-    ("replicateSchedule", |_, _| Ok(())),
-    ("replicateZones", |_, _| Ok(())),
+/// One parameter: its key, what reads it, and what people are told of it.
+struct Known {
+    key: &'static str,
+    /// The words after `Err` complete "must be …".
+    set: Setter,
+    absent: &'static str,
+    meaning: &'static str,
+}
+
+/// What the reference says of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Documented {
+    /// As it is written in a `StorageClass`.
+    pub key: &'static str,
+    /// Completes "must be …", as a refusal says it.
+    pub grammar: &'static str,
+    /// What holds without it.
+    pub absent: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+const fn known(
+    key: &'static str,
+    set: Setter,
+    absent: &'static str,
+    meaning: &'static str,
+) -> Known {
+    Known {
+        key,
+        set,
+        absent,
+        meaning,
+    }
+}
+
+const FORMER: &str = "of the former driver; only its default passes";
+
+/// Every parameter.
+#[rustfmt::skip]
+static KNOWN: [Known; 14] = [
+    known("storage", |p, v| v.parse().map(|s| p.storage = Some(s)).map_err(|_| "the id of a PVE storage"),
+        "required", "where disks are made"),
+    known("storageFormat", |p, v| format(v).map(|f| p.format = Some(f)),
+        "raw", "format of a disk on a storage of files"),
+    known("cache", |p, v| v.parse().map(|c| p.cache = Some(c)).map_err(|()| "one of directsync, none, unsafe, writeback, writethrough"),
+        "PVE's: none", "`cache` of the drive; with `unsafe` data is lost when the host dies"),
+    known("aio", |p, v| v.parse().map(|a| p.aio = Some(a)).map_err(|()| "one of io_uring, native, threads"),
+        "PVE's: io_uring", "`aio` of the drive"),
+    known("ssd", |p, v| boolean(v).map(|b| p.ssd = b),
+        "false", "the guest is told that the disk does not rotate, and its discards are passed on"),
+    known("backup", |p, v| boolean(v).map(|b| p.backup = b),
+        "false", "PVE's backup of the VM includes the disk"),
+    known("iothread", |p, v| boolean(v).map(|b| p.iothread = Some(b)),
+        "true", "the disk has a thread of its own; only with `virtio-scsi-single`"),
+    known("diskIOPS", |p, v| positive(v).map(|n| p.iops = Some(n)),
+        "no bound", "reads per second, and writes per second; the operator's ceiling holds all the same"),
+    known("diskMBps", |p, v| positive(v).map(|n| p.mbps = Some(n)),
+        "no bound", "MB per second read, and written; the operator's ceiling holds all the same"),
+    known("blockSize", |p, v| power_of_two(v).map(|n| p.block_size = Some(n)),
+        "that of mkfs", "bytes of a block of the file system"),
+    known("inodeSize", |p, v| power_of_two(v).map(|n| p.inode_size = Some(n)),
+        "that of mkfs", "bytes of an inode of the file system"),
+    known("replicate", |_, v| boolean(v).and_then(|on| if on { Err("false") } else { Ok(()) }), "false", FORMER),
+    known("replicateSchedule", |_, _| Ok(()), "", FORMER),
+    known("replicateZones", |_, _| Ok(()), "", FORMER),
 ];
+
+/// Every parameter, in the order of the reference.
+pub fn documented() -> impl Iterator<Item = Documented> {
+    KNOWN.iter().map(|known| Documented {
+        key: known.key,
+        // No parameter takes a control character.
+        grammar: match (known.set)(&mut Parameters::default(), "\0") {
+            _ if REPLICATION.contains(&known.key) => "empty or false",
+            Ok(()) => "anything",
+            Err(grammar) => grammar,
+        },
+        absent: known.absent,
+        meaning: known.meaning,
+    })
+}
 
 fn format(value: &str) -> Result<DiskFormat, &'static str> {
     match value {
@@ -197,7 +242,7 @@ impl Parameters {
             if key.starts_with(SIDECAR_PREFIX) {
                 continue;
             }
-            let Some((key, set)) = KNOWN.iter().find(|(known, _)| known == key) else {
+            let Some(Known { key, set, .. }) = find(key) else {
                 return Err(ParameterError::Unknown {
                     key: printable(key),
                     nearest: nearest(key),
@@ -221,9 +266,9 @@ impl Parameters {
         let mut parameters = Self::default();
         let mut ignored = 0;
         for (key, value) in map.iter().collect::<BTreeMap<_, _>>() {
-            match KNOWN.iter().find(|(known, _)| known == key) {
-                Some((key, _)) if REPLICATION.contains(key) => ignored += 1,
-                Some((key, set)) => {
+            match find(key) {
+                Some(Known { key, .. }) if REPLICATION.contains(key) => ignored += 1,
+                Some(Known { key, set, .. }) => {
                     set(&mut parameters, value)
                         .map_err(|expected| ParameterError::Invalid { key, expected })?;
                 }
@@ -239,10 +284,14 @@ fn printable(key: &str) -> String {
     key.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
+fn find(key: &str) -> Option<&'static Known> {
+    KNOWN.iter().find(|known| known.key == key)
+}
+
 fn nearest(key: &str) -> &'static str {
     KNOWN
         .iter()
-        .map(|(known, _)| *known)
+        .map(|known| known.key)
         .min_by_key(|known| distance(key, known))
         .unwrap_or("storage")
 }

@@ -36,3 +36,6 @@ pub const VMID_ANNOTATION: &str = "proxmox.sinextra.dev/instance-id";
 pub const ATTACH_LIMIT: &str = "csi.proxmox.sinextra.dev/max-volume-attachments";
 /// The driver's default name, that of the driver that people run today.
 pub const DEFAULT_DRIVER_NAME: &str = "csi.proxmox.sinextra.dev";
+/// `CSIDriver` annotation: `true` while the tenant's volumes are being removed, so that no new ones are made. It is the
+/// tenant's word, which can harm the tenant alone.
+pub const TEARDOWN_ANNOTATION: &str = "csi.proxmox.sinextra.dev/teardown";

@@ -29,6 +29,7 @@ pub(crate) static INTERFACES: Spec = Spec {
         "VM.GuestAgent.Audit",
         "ask the guest agent for addresses",
     )
+    .before_9("VM.Monitor")
     .only(Program::Ccm)
     .or_without()],
 };

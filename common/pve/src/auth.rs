@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::config::{Token, TokenSource};
 use crate::error::ConfigError;
-use crate::request::ApiRequest;
+use crate::request::{ApiRequest, Credentials};
 use crate::transport::{Cause, Exchange, Phase, Reply, TransportError};
 
 const QUIET: Duration = Duration::from_mins(1);
@@ -31,14 +31,14 @@ pub(crate) struct Authorize<S> {
 
 struct State {
     token: Token,
-    header: HeaderValue,
+    header: Credentials,
     generation: u64,
     refused: Option<Instant>,
     read: Instant,
 }
 
-/// A header and the token's number that it was made of.
-type Current = (HeaderValue, u64);
+/// Headers and the token's number that they were made of.
+type Current = (Credentials, u64);
 
 impl<S> fmt::Debug for Authorize<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,9 +148,26 @@ impl State {
     }
 }
 
-/// `PVEAPIToken=USER@REALM!NAME=SECRET` (`AnyEvent.pm` 1573).
-fn header(token: &Token) -> Option<HeaderValue> {
-    let text = format!("PVEAPIToken={}={}", token.id, token.secret.expose_secret());
+/// `PVEAPIToken=USER@REALM!NAME=SECRET`, or `PVEAuthCookie=TICKET` (`AnyEvent.pm` 1573): a ticket holds nothing that PVE would
+/// unescape.
+fn header(token: &Token) -> Option<Credentials> {
+    let secret = token.secret.expose_secret();
+    let text = if token.id.contains('!') {
+        format!("PVEAPIToken={}={secret}", token.id)
+    } else {
+        format!("PVEAuthCookie={secret}")
+    };
+    let csrf = match &token.csrf {
+        Some(csrf) => Some(sensitive(csrf.expose_secret())?),
+        None => None,
+    };
+    Some(Credentials {
+        authorization: sensitive(&text)?,
+        csrf,
+    })
+}
+
+fn sensitive(text: &str) -> Option<HeaderValue> {
     let mut header = HeaderValue::try_from(text).ok()?;
     header.set_sensitive(true);
     Some(header)
@@ -217,8 +234,9 @@ mod tests {
     fn sent(script: &Script) -> Vec<String> {
         let header = |request: &ApiRequest| {
             request
-                .authorization()
+                .credentials()
                 .unwrap()
+                .authorization
                 .to_str()
                 .unwrap()
                 .to_owned()
@@ -289,5 +307,27 @@ mod tests {
         let seen = authorize.send(&request(&READ)).await.unwrap();
         assert_eq!(seen.reason, "bad ***");
         assert_eq!(seen.body, r#"{"data":null,"message":"no ***, ***\n"}"#);
+    }
+
+    #[tokio::test]
+    async fn a_ticket_goes_as_it_is_and_has_its_token_against_forged_requests_beside_it() {
+        let script = Script::new([ok()]);
+        let ticket = || {
+            Ok(Token {
+                id: "root@pam".to_owned(),
+                secret: "PVE:root@pam:1::a+/=".to_owned().into(),
+                csrf: Some("1:x".to_owned().into()),
+            })
+        };
+        let authorize = Authorize::new(script.clone(), Arc::new(ticket)).unwrap();
+        authorize.send(&request(&ONCE)).await.unwrap();
+        let seen = script.seen();
+        let credentials = seen[0].credentials().unwrap();
+        assert_eq!(
+            credentials.authorization,
+            "PVEAuthCookie=PVE:root@pam:1::a+/="
+        );
+        assert_eq!(credentials.csrf.as_ref().unwrap(), "1:x");
+        assert!(!format!("{credentials:?}").contains("a+/="));
     }
 }

@@ -258,7 +258,7 @@ pub(crate) fn unless_slow(mut error: ApiError, took: Duration) -> ApiError {
 pub(crate) fn no_answer(spec: &'static Spec, error: TransportError) -> ApiError {
     let (kind, effect) = match error.cause {
         Cause::Connect => (ErrorKind::Unreachable, Effect::None),
-        Cause::Queue => (ErrorKind::Throttled, Effect::None),
+        Cause::Queue | Cause::Inactive => (ErrorKind::Throttled, Effect::None),
         Cause::Refused => (ErrorKind::Unauthenticated, Effect::None),
         Cause::Wire | Cause::TimedOut => (ErrorKind::OutcomeUnknown, may_have_acted(spec)),
         Cause::TooLarge => (ErrorKind::Decode, may_have_acted(spec)),

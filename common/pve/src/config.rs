@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 
-/// A PVE API token.
+/// What a client proves itself by: a PVE API token, or a ticket that a user got by [`crate::login`].
 #[derive(Clone)]
 pub struct Token {
-    /// `user@realm!name`.
+    /// `user@realm!name`; `user@realm` of a ticket.
     pub id: String,
-    /// The token's value, a UUID.
+    /// The token's value, a UUID; the ticket.
     pub secret: SecretString,
+    /// What PVE wants beside a ticket with everything that is no GET; none with a token.
+    pub csrf: Option<SecretString>,
 }
 
 impl Token {
@@ -102,6 +104,27 @@ impl Default for Timeouts {
     }
 }
 
+/// Whether requests that change something may be sent. Clones share what says it.
+#[derive(Clone, Default)]
+pub struct Writes(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
+
+impl Writes {
+    /// Only while `may` says so; it is asked before each attempt of each such request and must be quick.
+    pub fn only_while(may: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(may)))
+    }
+
+    pub(crate) fn may(&self) -> bool {
+        self.0.as_ref().is_none_or(|may| may())
+    }
+}
+
+impl fmt::Debug for Writes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Writes").field(&self.may()).finish()
+    }
+}
+
 /// All that [`crate::Client::new`] needs.
 #[derive(Clone)]
 pub struct ClientConfig {
@@ -113,6 +136,8 @@ pub struct ClientConfig {
     pub limits: Limits,
     /// How long it waits.
     pub timeouts: Timeouts,
+    /// Whether it may change anything.
+    pub writes: Writes,
 }
 
 impl fmt::Debug for ClientConfig {
@@ -121,6 +146,7 @@ impl fmt::Debug for ClientConfig {
             .field("endpoints", &self.endpoints)
             .field("limits", &self.limits)
             .field("timeouts", &self.timeouts)
+            .field("writes", &self.writes)
             .finish_non_exhaustive()
     }
 }

@@ -74,7 +74,8 @@ pub enum ErrorKind {
     TaskFailed,
     /// The answer is not what this endpoint answers.
     Decode,
-    /// Our own limit: the wait for a permit would have been too long. Nothing was sent.
+    /// Our own limit: the wait for a permit would have been too long, or this process may not change anything (any more).
+    /// Nothing was sent.
     Throttled,
     /// Anything else.
     Other {

@@ -59,6 +59,7 @@ impl<S: Exchange> Exchange for Failover<S> {
             };
             match endpoint.send(request).await {
                 Ok(reply) => return Ok(reply),
+                Err(error) if error.cause == Cause::Inactive => return Err(error),
                 Err(error) => {
                     if count > 1 {
                         self.leave(index, (index + 1) % count);

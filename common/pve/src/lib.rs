@@ -4,9 +4,10 @@
 //! of PVE's answers and of its words about failures. It must not know gRPC, Kubernetes or what a CSI volume is.
 //!
 //! A request passes, from the outside in (`Stack` below):
-//! trace and metrics → limits → retry → token → failover → time-out → transport.
+//! trace and metrics → limits → retry → token → failover → may it write? → time-out → transport.
 
 pub mod access;
+pub mod admin;
 pub mod agent;
 mod auth;
 mod classify;
@@ -15,9 +16,11 @@ pub mod config;
 pub mod drive;
 pub mod error;
 mod failover;
+mod gate;
 pub mod ha;
 mod https;
 mod limit;
+mod login;
 pub mod metrics;
 #[cfg(any(test, fuzzing))]
 pub mod oracles;
@@ -45,14 +48,16 @@ use pve_model::PveNode;
 use serde_json::Value;
 use tokio::time::Instant;
 
+pub use admin::{AclEntry, Assignment, PermissionsByPath, PveUser, StorageConfig, UserToken};
 pub use agent::{Interface, InterfaceAddress};
 pub use cluster::{
     Absence, GuestKind, HostState, NodeEntry, RunState, StorageEntry, Version, VmEntry, VmidState,
 };
-pub use config::{ClientConfig, Endpoint, Limits, Timeouts, Token, TokenSource, Trust};
+pub use config::{ClientConfig, Endpoint, Limits, Timeouts, Token, TokenSource, Trust, Writes};
 pub use drive::{Drive, ParseDriveError};
 pub use error::{ApiError, ConfigError, Effect, ErrorKind};
 pub use ha::{HaGroup, HaResource, HaRule, HaRuleKind};
+pub use login::login;
 pub use metrics::Metrics;
 pub use pending::{PendingRow, VmPending};
 pub use privileges::Program;
@@ -66,13 +71,14 @@ pub use wire::Listing;
 
 use auth::Authorize;
 use failover::Failover;
+use gate::Gate;
 use limit::{Limit, Shared};
 use request::ApiRequest;
 use retry::Retry;
 use transport::{Bottom, Deadline, Exchange, Transport};
 
 /// The way of a request below tracing and metrics, outermost first.
-type Stack = Limit<Retry<Authorize<Failover<Deadline<Transport>>>>>;
+type Stack = Limit<Retry<Authorize<Failover<Gate<Deadline<Transport>>>>>>;
 
 /// A client of one PVE cluster. Clones share everything.
 #[derive(Debug, Clone)]
@@ -107,14 +113,7 @@ impl Client {
         metrics: Metrics,
         limits: Arc<Shared>,
     ) -> Result<Self, ConfigError> {
-        let timeouts = config.timeouts;
-        let bottom = |(index, endpoint)| https::bottom(index, endpoint, &timeouts);
-        let bottoms = config
-            .endpoints
-            .iter()
-            .enumerate()
-            .map(bottom)
-            .collect::<Result<_, _>>()?;
+        let bottoms = bottoms(&config.endpoints, &config.timeouts)?;
         Self::assemble(config, metrics, bottoms, limits)
     }
 
@@ -135,15 +134,7 @@ impl Client {
         limits: Arc<Shared>,
     ) -> Result<Self, ConfigError> {
         let timeouts = config.timeouts;
-        let mut endpoints = Vec::new();
-        for (index, (endpoint, bottom)) in config.endpoints.iter().zip(bottoms).enumerate() {
-            let transport = Transport::new(https::base(index, &endpoint.url)?, bottom);
-            endpoints.push(Deadline::new(transport, timeouts.request));
-        }
-        if endpoints.is_empty() {
-            return Err(ConfigError::NoEndpoint);
-        }
-        let failover = Failover::new(endpoints);
+        let failover = ways(&config.endpoints, bottoms, &timeouts, &config.writes)?;
         let moves = failover.moves();
         let authorize = Authorize::new(failover, config.token)?;
         let retry = Retry::new(authorize, timeouts.retry_window, metrics.clone());
@@ -221,6 +212,31 @@ impl Client {
             Err(error) => Err(classify::no_answer(spec, error)),
         }
     }
+}
+
+/// What carries requests to each endpoint.
+fn bottoms(endpoints: &[Endpoint], timeouts: &Timeouts) -> Result<Vec<Bottom>, ConfigError> {
+    let bottom = |(index, endpoint)| https::bottom(index, endpoint, timeouts);
+    endpoints.iter().enumerate().map(bottom).collect()
+}
+
+/// The ways to the endpoints, tried in order.
+fn ways(
+    endpoints: &[Endpoint],
+    bottoms: Vec<Bottom>,
+    timeouts: &Timeouts,
+    writes: &Writes,
+) -> Result<Failover<Gate<Deadline<Transport>>>, ConfigError> {
+    let mut ways = Vec::new();
+    for (index, (endpoint, bottom)) in endpoints.iter().zip(bottoms).enumerate() {
+        let transport = Transport::new(https::base(index, &endpoint.url)?, bottom);
+        let attempt = Deadline::new(transport, timeouts.request);
+        ways.push(Gate::new(attempt, writes.clone()));
+    }
+    if ways.is_empty() {
+        return Err(ConfigError::NoEndpoint);
+    }
+    Ok(Failover::new(ways))
 }
 
 type Group = &'static [&'static Spec];

@@ -53,6 +53,8 @@ pub struct Right {
     pub optional: bool,
     /// The only program that asks for what this shows; none: whoever calls the endpoint.
     pub only: Option<Program>,
+    /// What asks for the same before PVE 9, if it is another privilege there.
+    pub before_9: Option<&'static str>,
 }
 
 impl Object {
@@ -85,6 +87,7 @@ impl Right {
             purpose,
             optional: false,
             only: None,
+            before_9: None,
         }
     }
 
@@ -110,6 +113,21 @@ impl Right {
             only: Some(program),
             ..self
         }
+    }
+
+    /// The same with another privilege before PVE 9.
+    pub(crate) const fn before_9(self, privilege: &'static str) -> Self {
+        Self {
+            before_9: Some(privilege),
+            ..self
+        }
+    }
+
+    /// PVE's name of the privilege in this version.
+    pub fn in_version(&self, major: u32) -> &'static str {
+        self.before_9
+            .filter(|_| major < 9)
+            .unwrap_or(self.privilege)
     }
 
     /// Whether a program that calls the endpoint needs it.
@@ -168,13 +186,18 @@ pub struct Grant {
     pub optional: bool,
 }
 
-/// Every privilege that a program's token needs or may have; each once, in order.
+/// Every privilege that a program's token needs or may have on PVE 9; each once, in order.
 pub fn grants(program: Program) -> Vec<Grant> {
+    grants_on(program, 9)
+}
+
+/// As [`grants`], on that version of PVE: 8, 9.
+pub fn grants_on(program: Program, major: u32) -> Vec<Grant> {
     let rights = endpoints_of(program).flat_map(|spec| spec.rights_of(program));
     let mut all: Vec<Grant> = rights
         .map(|right| Grant {
             on: right.on.granted_on(),
-            privilege: right.privilege,
+            privilege: right.in_version(major),
             optional: right.optional,
         })
         .collect();

@@ -79,7 +79,16 @@ pub struct ApiRequest {
     path: String,
     parameters: Vec<(String, String)>,
     host: Option<PveNode>,
-    authorization: Option<HeaderValue>,
+    credentials: Option<Credentials>,
+}
+
+/// The headers that say who asks; their `Debug` hides them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    /// `Authorization`.
+    pub(crate) authorization: HeaderValue,
+    /// `CSRFPreventionToken`, beside a ticket.
+    pub(crate) csrf: Option<HeaderValue>,
 }
 
 impl ApiRequest {
@@ -99,7 +108,7 @@ impl ApiRequest {
             path,
             parameters: Vec::new(),
             host: host.cloned(),
-            authorization: None,
+            credentials: None,
         }
     }
 
@@ -109,16 +118,16 @@ impl ApiRequest {
         self
     }
 
-    /// The same request with a token on it; the header's `Debug` hides it.
-    pub(crate) fn authorized(&self, header: HeaderValue) -> Self {
+    /// The same request with these on it.
+    pub(crate) fn authorized(&self, credentials: Credentials) -> Self {
         Self {
-            authorization: Some(header),
+            credentials: Some(credentials),
             ..self.clone()
         }
     }
 
-    pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
-        self.authorization.as_ref()
+    pub(crate) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
     }
 
     /// What stands for a `{placeholder}`: in the path, or for a storage in the drive that the request sets.

@@ -43,7 +43,7 @@ pub(crate) fn repeatable(
     let reads = class == OpClass::Read;
     match outcome {
         Err(error) => match (error.cause, error.phase) {
-            (Cause::Queue | Cause::Refused | Cause::TooLarge, _) => None,
+            (Cause::Queue | Cause::Refused | Cause::TooLarge | Cause::Inactive, _) => None,
             (_, Phase::NotSent) => Some("not_sent"),
             (_, Phase::Sent) => reads.then_some("sent"),
         },

@@ -102,6 +102,8 @@ pub struct ContentEntry {
     pub format: Option<String>,
     /// Base volume of a linked clone.
     pub parent: Option<String>,
+    /// When it was made, or changed by more than its content, in seconds since 1970; not all storages know.
+    pub made: Option<u64>,
 }
 
 impl Client {
@@ -189,6 +191,7 @@ pub(crate) fn content_entry(fields: Fields<'_>) -> Option<ContentEntry> {
         size: fields.number("size").map(Bytes::new),
         format: fields.text("format"),
         parent: fields.text("parent"),
+        made: fields.number("ctime").filter(|time| *time > 0),
     })
 }
 

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tower::{BoxError, service_fn};
 
 use crate::Client;
-use crate::config::{ClientConfig, Endpoint, Limits, Timeouts, Token, TokenSource, Trust};
+use crate::config::{ClientConfig, Endpoint, Limits, Timeouts, Token, TokenSource, Trust, Writes};
 use crate::metrics::Metrics;
 use crate::request::{ApiRequest, OpClass, Spec};
 use crate::transport::{Bottom, Cause, Exchange, Phase, Reply, TransportError};
@@ -112,6 +112,7 @@ pub(crate) fn token(secret: &str) -> Token {
     Token {
         id: "csi@pve!ctl".to_owned(),
         secret: secret.to_owned().into(),
+        csrf: None,
     }
 }
 
@@ -126,6 +127,7 @@ pub(crate) fn config(urls: &[&str]) -> ClientConfig {
         token: source,
         limits: Limits::default(),
         timeouts: Timeouts::default(),
+        writes: Writes::default(),
     }
 }
 

@@ -52,6 +52,8 @@ pub enum Cause {
     Queue,
     /// The token was refused a short while ago.
     Refused,
+    /// This process may not change anything.
+    Inactive,
 }
 
 /// An attempt without an answer.
@@ -102,8 +104,11 @@ impl Transport {
         let mut builder = http::Request::builder()
             .method(request.spec.method())
             .uri(format!("{}{}", self.base, request.target()));
-        if let Some(token) = request.authorization() {
-            builder = builder.header(AUTHORIZATION, token.clone());
+        if let Some(credentials) = request.credentials() {
+            builder = builder.header(AUTHORIZATION, credentials.authorization.clone());
+            if let Some(csrf) = &credentials.csrf {
+                builder = builder.header("CSRFPreventionToken", csrf.clone());
+            }
         }
         match request.form() {
             Some(form) => builder

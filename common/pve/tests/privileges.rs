@@ -54,9 +54,24 @@ const OPTIONAL: &str = "\
 These are optional: without one, all but that goes on.
 ";
 
-const CCM_NOTES: &str = "\
-On PVE 8, asking the guest agent needs `VM.Monitor` in place of `VM.GuestAgent.Audit`; the rest is the same.
-";
+/// What another version asks for.
+fn older(program: Program) -> String {
+    let mut text = "\n".to_owned();
+    for right in all(program)
+        .into_iter()
+        .flat_map(|spec| spec.rights_of(program))
+    {
+        if let Some(before) = right.before_9 {
+            let (privilege, to) = (right.privilege, right.purpose);
+            writeln!(
+                text,
+                "On PVE 8, `{before}` is what lets it {to}, in place of `{privilege}`; the rest is the same."
+            )
+            .unwrap();
+        }
+    }
+    text
+}
 
 const CCM_COMMANDS: &str = "\
 ### How to grant them
@@ -212,7 +227,7 @@ fn reference() -> String {
         needs(Program::Ccm, false),
         part(OPTIONAL),
         needs(Program::Ccm, true),
-        part(CCM_NOTES),
+        older(Program::Ccm),
         part(CCM_COMMANDS),
         commands(Program::Ccm),
         part("### Which endpoint needs what\n"),

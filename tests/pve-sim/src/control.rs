@@ -105,6 +105,7 @@ fn answer(sim: &Arc<Sim>, request: &Request) -> Outcome {
             Ok(json!({}))
         }
         ("PUT", ["_sim", "quorum"]) => quorum(sim, request),
+        ("POST", ["_sim", "certificate", what]) => certificate(sim, what),
         ("PUT", ["_sim", "reachable"]) => {
             let wanted: Reachable = body(request)?;
             sim.doors.open_all(wanted.reachable);
@@ -121,6 +122,20 @@ fn unknown(request: &Request) -> Outcome {
         404,
         format!("no such control endpoint: {} /{path}", request.method),
     ))
+}
+
+fn certificate(sim: &Sim, what: &str) -> Outcome {
+    match what {
+        "next" => {
+            let names: Vec<String> = sim.lock().nodes.keys().cloned().collect();
+            let next = sim.certificates.prepare(&names);
+            let next = next.map_err(|error| (500, error.to_string()))?;
+            Ok(json!({"ca_pem": next.ca_pem, "fingerprint": next.fingerprint}))
+        }
+        "present" if sim.certificates.present_next() => Ok(json!({})),
+        "present" => Err((400, "no certificate was prepared".to_owned())),
+        _ => Err((404, format!("a certificate has no {what}"))),
+    }
 }
 
 fn faults(sim: &Sim, (method, kind): (&str, &[&str]), request: &Request) -> Outcome {

@@ -36,7 +36,7 @@ fn one(format: &str, value: &str) -> Verdict {
                 format!("invalid content type '{value}'")
             })
         }
-        "pve-priv" => good(crate::roles::is_privilege(value), || {
+        "pve-priv" => good(crate::older::in_some_version(value), || {
             format!("invalid privilege '{value}'")
         }),
         "pve-poolid" => pool(value),
@@ -260,8 +260,8 @@ mod tests {
             "value 'root' does not look like a valid user name\n"
         );
         assert_eq!(
-            text("pve-priv-list", "VM.Audit,VM.Monitor"),
-            "invalid privilege 'VM.Monitor'\n"
+            text("pve-priv-list", "VM.Audit,VM.Watch"),
+            "invalid privilege 'VM.Watch'\n"
         );
         assert_eq!(
             text("pve-poolid", "a/b/c/d"),

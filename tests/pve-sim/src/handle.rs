@@ -40,9 +40,7 @@ pub(crate) async fn start(builder: Builder) -> Result<SimHandle, SimError> {
     let sim = Arc::new(Sim::new(builder.state, &builder.settings, hardware));
     boot(&sim)?;
     let identity = tls::generate(&names)?;
-    if let Ok(mut fingerprint) = sim.fingerprint.lock() {
-        fingerprint.clone_from(&identity.fingerprint);
-    }
+    sim.certificates.present(identity.clone());
     let scheme = if builder.tls { "https" } else { "http" };
     let mut urls = Vec::new();
     for (at, node) in std::iter::once(&first)
@@ -60,7 +58,7 @@ pub(crate) async fn start(builder: Builder) -> Result<SimHandle, SimError> {
         });
         let endpoint = Endpoint {
             service,
-            tls: builder.tls.then(|| identity.acceptor.clone()),
+            tls: builder.tls.then(|| sim.certificates.subscribe()),
             reachable: Some(sim.doors.subscribe(node)),
             stop: sim.stop.clone(),
             tracker: sim.tracker.clone(),
@@ -123,12 +121,12 @@ impl SimHandle {
         &self.control
     }
 
-    /// Certificate of the CA that signed the server's, PEM.
+    /// Certificate of the CA that signed the server's first one, PEM.
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// SHA-256 of the server certificate, `AA:BB:…`.
+    /// SHA-256 of the first server certificate, `AA:BB:…`.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::endpoints::{Check, Endpoint};
+use crate::roles;
 use crate::state::Version;
 
 /// Endpoints that came with 9, and all below them.
@@ -15,6 +16,8 @@ const NEW: &[&str] = &[
 /// Privileges that came with 9 in the place of `VM.Monitor`.
 const AGENT: &str = "VM.GuestAgent.";
 const MONITOR: &str = "VM.Monitor";
+/// Another one that came with 9.
+const REPLICATE: &str = "VM.Replicate";
 
 const fn is_older(version: &Version) -> bool {
     version.major() < 9
@@ -49,13 +52,28 @@ pub(crate) fn check(version: &Version, check: &Check) -> Check {
     }
 }
 
+/// Whether this version or another one has the privilege.
+pub(crate) fn in_some_version(privilege: &str) -> bool {
+    privilege == MONITOR || roles::is_privilege(privilege)
+}
+
+/// Whether this version has the privilege.
+pub(crate) fn has_privilege(version: &Version, privilege: &str) -> bool {
+    let new = privilege.starts_with(AGENT) || privilege == REPLICATE;
+    if is_older(version) {
+        in_some_version(privilege) && !new
+    } else {
+        privilege != MONITOR
+    }
+}
+
 /// The privileges of a built-in role in this version. Those for admins had what `VM.GuestAgent.Unrestricted` is now.
 pub(crate) fn privileges(version: &Version, mut held: BTreeSet<String>) -> BTreeSet<String> {
     if is_older(version) {
         if held.contains("VM.GuestAgent.Unrestricted") {
             held.insert(MONITOR.to_owned());
         }
-        held.retain(|name| !name.starts_with(AGENT) && name != "VM.Replicate");
+        held.retain(|name| !name.starts_with(AGENT) && name != REPLICATE);
     }
     held
 }

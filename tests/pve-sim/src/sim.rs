@@ -17,6 +17,7 @@ use crate::fail::Fail;
 use crate::faults::{Faults, RequestEffect, TaskEffect};
 use crate::hardware::Hardware;
 use crate::holds::Holds;
+use crate::http::tls::Certificates;
 use crate::locks::Locks;
 use crate::log::{Entry, RequestLog};
 use crate::logins::Logins;
@@ -84,7 +85,7 @@ pub(crate) struct Sim {
     pub(crate) holds: Holds,
     pub(crate) logins: Logins,
     pub(crate) workers: Workers,
-    pub(crate) fingerprint: Mutex<String>,
+    pub(crate) certificates: Certificates,
     state: Mutex<State>,
     tasks: Mutex<Tasks>,
     faults: Mutex<Faults>,
@@ -119,7 +120,7 @@ impl Sim {
             holds: Holds::default(),
             logins: Logins::new(settings.seed.to_string()),
             workers: Workers::default(),
-            fingerprint: Mutex::default(),
+            certificates: Certificates::default(),
             state: Mutex::new(state),
             tasks: Mutex::default(),
             faults: Mutex::default(),

@@ -48,8 +48,8 @@ fn list(call: &Call) -> Answer {
             "status".into(),
             json!(if online { "online" } else { "offline" }),
         );
-        if let Ok(fingerprint) = call.sim.fingerprint.lock() {
-            row.insert("ssl_fingerprint".into(), json!(*fingerprint));
+        if let Some(identity) = call.sim.certificates.current() {
+            row.insert("ssl_fingerprint".into(), json!(identity.fingerprint));
         }
         if acl::has(&state, &call.who, &format!("/nodes/{name}"), "Sys.Audit") {
             row.extend(figures(node.health, call.sim.clock.now().as_secs()));

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::acl;
 use crate::fail::{Answer, ApiResult, Fail};
+use crate::older;
 use crate::roles;
 use crate::router::{Call, Route, now, null};
 use crate::schema;
@@ -56,8 +57,23 @@ fn no_role(name: &str) -> Fail {
     Fail::die(format!("role '{name}' does not exist"))
 }
 
+/// What the schema of this version takes for privileges.
+fn known(call: &Call) -> Result<Vec<String>, Fail> {
+    let privileges = schema::list(call.text("privs"));
+    let version = call.sim.lock().version.clone();
+    let unknown = |name: &&String| !older::has_privilege(&version, name);
+    match privileges.iter().find(unknown) {
+        Some(name) => Err(Fail::param(
+            "privs",
+            format!("invalid format - invalid privilege '{name}'\n"),
+        )),
+        None => Ok(privileges),
+    }
+}
+
 fn create_role(call: &Call) -> ApiResult {
     let name = call.text("roleid");
+    let privileges = known(call)?;
     if name.to_ascii_lowercase().starts_with("pve") {
         let text = "cannot use role ID starting with the (case-insensitive) 'PVE' namespace";
         return Err(Fail::param("roleid", text));
@@ -68,8 +84,9 @@ fn create_role(call: &Call) -> ApiResult {
             "create role failed: role '{name}' already exists"
         )));
     }
-    let privileges = schema::list(call.text("privs")).into_iter().collect();
-    state.roles.insert(name.to_owned(), privileges);
+    state
+        .roles
+        .insert(name.to_owned(), privileges.into_iter().collect());
     Ok(null())
 }
 
@@ -84,6 +101,7 @@ fn changeable(name: &str, what: &str) -> Result<(), Fail> {
 
 fn update_role(call: &Call) -> ApiResult {
     let name = call.text("roleid");
+    let privileges = known(call)?;
     changeable(name, "modified")?;
     let mut state = call.sim.lock();
     let role = state
@@ -93,7 +111,7 @@ fn update_role(call: &Call) -> ApiResult {
     if !call.flag("append") {
         role.clear();
     }
-    role.extend(schema::list(call.text("privs")));
+    role.extend(privileges);
     Ok(null())
 }
 

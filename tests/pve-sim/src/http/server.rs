@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::tls::Identity;
 use super::wire::{Connection, Incoming, Keep};
 use super::{Reply, Request};
 
@@ -23,7 +23,8 @@ pub(crate) type Service = Arc<dyn Fn(Request) -> Answering + Send + Sync>;
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     pub(crate) service: Service,
-    pub(crate) tls: Option<TlsAcceptor>,
+    /// `None`: plain HTTP.
+    pub(crate) tls: Option<watch::Receiver<Option<Identity>>>,
     /// `false` while nothing may connect; `None`: always open.
     pub(crate) reachable: Option<watch::Receiver<bool>>,
     pub(crate) stop: CancellationToken,
@@ -92,17 +93,27 @@ async fn connected(stream: TcpStream, endpoint: &Endpoint) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
-    match &endpoint.tls {
-        None => talk(stream, &endpoint.service).await,
-        Some(tls) => match tls.accept(stream).await {
-            Ok(stream) => talk(stream, &endpoint.service).await,
-            Err(error) => tracing::debug!(%error, "tls handshake failed"),
-        },
+    let Some(mut tls) = endpoint.tls.clone() else {
+        return talk(stream, &endpoint.service, || false).await;
+    };
+    let Some(identity) = tls.borrow_and_update().clone() else {
+        return;
+    };
+    match identity.acceptor.accept(stream).await {
+        Ok(stream) => {
+            let replaced = || tls.has_changed().unwrap_or(false);
+            talk(stream, &endpoint.service, replaced).await;
+        }
+        Err(error) => tracing::debug!(%error, "tls handshake failed"),
     }
 }
 
 /// pveproxy serves 100 requests per connection and ends it after every answer of 400 or more.
-async fn talk<S: AsyncRead + AsyncWrite + Unpin>(stream: S, service: &Service) {
+async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    service: &Service,
+    replaced: impl Fn() -> bool,
+) {
     let mut connection = Connection::new(stream);
     for _ in 0..100 {
         let reply = match connection.next().await {
@@ -111,7 +122,7 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(stream: S, service: &Service) {
             Incoming::Request(request) => service(*request).await,
         };
         let Some(reply) = reply else { break };
-        let keep = if reply.status < 400 {
+        let keep = if reply.status < 400 && !replaced() {
             Keep::Open
         } else {
             Keep::Close

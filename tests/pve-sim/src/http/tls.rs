@@ -1,10 +1,11 @@
 //! The certificates of a simulated cluster: a CA of its own and one server certificate for the loopback addresses and node names.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::SimError;
@@ -23,6 +24,55 @@ impl std::fmt::Debug for Identity {
         f.debug_struct("Identity")
             .field("fingerprint", &self.fingerprint)
             .finish_non_exhaustive()
+    }
+}
+
+/// The certificate that is presented, and the one that is to follow it.
+#[derive(Debug)]
+pub(crate) struct Certificates {
+    current: watch::Sender<Option<Identity>>,
+    next: Mutex<Option<Identity>>,
+}
+
+impl Default for Certificates {
+    fn default() -> Self {
+        Self {
+            current: watch::Sender::new(None),
+            next: Mutex::default(),
+        }
+    }
+}
+
+impl Certificates {
+    pub(crate) fn current(&self) -> Option<Identity> {
+        self.current.borrow().clone()
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Identity>> {
+        self.current.subscribe()
+    }
+
+    /// Connections that are open go on, each until its next answer: pveproxy's workers end so when it is reloaded.
+    pub(crate) fn present(&self, identity: Identity) {
+        self.current.send_replace(Some(identity));
+    }
+
+    /// Makes the one that is to follow, of a CA of its own.
+    pub(crate) fn prepare(&self, names: &[String]) -> Result<Identity, SimError> {
+        let identity = generate(names)?;
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        *next = Some(identity.clone());
+        Ok(identity)
+    }
+
+    /// Presents the one that was prepared; false if none was.
+    pub(crate) fn present_next(&self) -> bool {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(identity) = next.take() else {
+            return false;
+        };
+        self.present(identity);
+        true
     }
 }
 

@@ -288,3 +288,27 @@ async fn rules_are_shown_with_what_was_given_and_with_what_is_wrong_with_them() 
     let one = world.ok("GET", "/cluster/ha/rules/r1", "").await;
     assert_eq!(one["errors"], used);
 }
+
+#[tokio::test]
+async fn a_role_takes_the_privileges_of_its_version() {
+    for (version, taken, refused) in [
+        ("9.2.11", "VM.GuestAgent.Audit", "VM.Monitor"),
+        ("8.4.1", "VM.Monitor", "VM.GuestAgent.Audit"),
+        ("8.4.1", "VM.Audit", "VM.Replicate"),
+    ] {
+        let world = World::new(cluster()).await;
+        let parsed: Version = version.parse().unwrap();
+        world.sim.edit(|state| state.version = parsed);
+        let role = |privilege: &str| format!("roleid=R&privs=VM.Audit,{privilege}");
+        for (method, path) in [("POST", "/access/roles"), ("PUT", "/access/roles/R")] {
+            let (status, body) = world.call(method, path, &role(refused)).await;
+            let text = format!("invalid format - invalid privilege '{refused}'\n");
+            assert_eq!(
+                (status, &body["errors"]["privs"]),
+                (400, &json!(text)),
+                "{version}"
+            );
+            world.ok(method, path, &role(taken)).await;
+        }
+    }
+}

@@ -91,3 +91,28 @@ async fn the_control_api_sets_faults_shows_the_log_and_stays_while_the_api_is_aw
     .await;
     assert!(unknown.starts_with("HTTP/1.1 400"), "{unknown}");
 }
+
+/// The SHA-256 of the certificate that is presented, and whether a request on an open connection is still answered.
+async fn presented(world: &World) -> String {
+    let sim = &world.sim;
+    let got = talk(sim.control_url(), &request("GET", "/_sim/requests", ""), 1).await;
+    assert!(got.starts_with("HTTP/1.1 200"), "{got}");
+    world.sim.sim.certificates.current().unwrap().fingerprint
+}
+
+#[tokio::test]
+async fn another_certificate_is_presented_once_it_was_prepared() {
+    let world = World::new(cluster()).await;
+    let first = presented(&world).await;
+    assert_eq!(first, world.sim.fingerprint());
+    let control = world.sim.control_url();
+    let post = |what: &str| request("POST", &format!("/_sim/certificate/{what}"), "");
+    let early = talk(control, &post("present"), 1).await;
+    assert!(early.starts_with("HTTP/1.1 400"), "{early}");
+    let next = talk(control, &post("next"), 1).await;
+    assert!(next.contains("BEGIN CERTIFICATE"), "{next}");
+    assert_eq!(presented(&world).await, first);
+    let now = talk(control, &post("present"), 1).await;
+    assert!(now.starts_with("HTTP/1.1 200"), "{now}");
+    assert_ne!(presented(&world).await, first);
+}
