@@ -1,7 +1,5 @@
 //! `pve-ccm`: the cloud-controller-manager's process.
 
-mod election;
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,18 +21,16 @@ use pve_ccm::metrics::Metrics;
 use pve_ccm::nodes::Nodes;
 use pve_ccm::program::{self, Pace, Program};
 use pve_ccm::sources::{Files, Settings};
-use pve_kube::{Recorder, management};
+use pve_kube::{ElectionArguments, Recorder, management};
 use pve_region::{FenceMetrics, Fences};
 use pve_runtime::admin::Admin;
 use pve_runtime::config::FENCES_FILE;
 use pve_runtime::process;
-use pve_runtime::telemetry::{self, LogFormat};
+use pve_runtime::telemetry::LogFormat;
 use tokio_util::sync::CancellationToken;
 
-use crate::election::Election;
-
-/// A thread that waits for a name server can't be told to end.
-const LAST_THREADS: Duration = Duration::from_secs(1);
+/// Names the Lease, and who tells the tenant of something.
+const NAME: &str = "pve-ccm";
 /// Nodes that may be deleted at once: a mistake that all checks missed shall not take a whole cluster.
 const DELETIONS: u32 = 5;
 /// And then one in each of these.
@@ -69,18 +65,8 @@ struct Arguments {
     /// Only tell which Nodes would be deleted.
     #[arg(long)]
     dry_run_deletions: bool,
-    /// Hold a Lease in the management cluster, so that one of several processes is the active one.
-    #[arg(long)]
-    leader_elect: bool,
-    /// Name of the Lease.
-    #[arg(long, default_value = "pve-ccm")]
-    lease_name: String,
-    /// Namespace of the Lease; by default that of this pod.
-    #[arg(long)]
-    lease_namespace: Option<String>,
-    /// How to reach the management cluster; by default as a pod of it.
-    #[arg(long)]
-    management_kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    election: ElectionArguments,
     /// Namespace of the management cluster whose `ProxmoxMachines` may tell the VMID of a UUID. Without it none are read.
     #[arg(long)]
     machines_namespace: Option<String>,
@@ -127,33 +113,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Err(error) = telemetry::init(arguments.log_format, &arguments.log_filter) {
-        eprintln!("{error}");
-        return process::config_refused();
-    }
-    // reqwest and kube both take the process' provider; without one they would each bring their own.
-    if rustls::crypto::ring::default_provider()
-        .install_default()
-        .is_err()
-    {
-        tracing::debug!("a TLS provider is installed already");
-    }
-    // Two threads: the process waits nearly all of its time.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    match runtime {
-        Ok(runtime) => {
-            let code = runtime.block_on(start(arguments));
-            runtime.shutdown_timeout(LAST_THREADS);
-            code
-        }
-        Err(error) => {
-            tracing::error!(%error, "cannot start");
-            ExitCode::FAILURE
-        }
-    }
+    let (format, filter) = (arguments.log_format, arguments.log_filter.clone());
+    process::run(format, &filter, start(arguments))
 }
 
 async fn start(arguments: Arguments) -> ExitCode {
@@ -226,7 +187,7 @@ async fn run(arguments: &Arguments, ready: Ready, settings: Settings) -> anyhow:
     let worked = match program::tenant(&arguments.kubeconfig, &stop).await {
         Some(tenant) => {
             let machines = Machines::default();
-            let recorder = Recorder::new(tenant.clone(), "pve-ccm");
+            let recorder = Recorder::new(tenant.clone(), NAME);
             let (teller, telling) = Teller::new(recorder, stop.clone());
             let program = Program {
                 files: ready.files,
@@ -241,8 +202,7 @@ async fn run(arguments: &Arguments, ready: Ready, settings: Settings) -> anyhow:
                 health,
             };
             let working = async {
-                let election = election(arguments);
-                let worked = Box::pin(election::work(election, &program, settings, &stop)).await;
+                let worked = Box::pin(work(&arguments.election, &program, settings, &stop)).await;
                 stop.cancel();
                 worked
             };
@@ -274,19 +234,33 @@ fn pace(arguments: &Arguments) -> Pace {
     }
 }
 
-fn election(arguments: &Arguments) -> Option<Election> {
-    arguments.leader_elect.then(|| Election {
-        management: arguments.management_kubeconfig.clone(),
-        namespace: arguments.lease_namespace.clone(),
-        name: arguments.lease_name.clone(),
-    })
+/// Works while this process is the active one. One that lost its Lease ends: its memory is of a former time.
+async fn work(
+    election: &ElectionArguments,
+    program: &Program,
+    settings: Settings,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    program.health.waits_for(None);
+    if !election.leader_elect {
+        return Ok(program.run(settings, stop.clone(), None).await?);
+    }
+    program.health.stands_by(true);
+    let Some(leadership) = election.elected(NAME, stop).await? else {
+        return Ok(());
+    };
+    program.health.stands_by(false);
+    let active = stop.child_token();
+    let holding = Some(leadership.holding());
+    let running = program.run(settings, active.clone(), holding);
+    Ok(Box::pin(leadership.during(active, running)).await??)
 }
 
 async fn machines_of(arguments: &Arguments, machines: &Machines, stop: &CancellationToken) {
     let Some(namespace) = &arguments.machines_namespace else {
         return;
     };
-    match management(arguments.management_kubeconfig.as_deref()).await {
+    match management(arguments.election.management_kubeconfig.as_deref()).await {
         Ok(client) => {
             let period = arguments.poll_period;
             machines

@@ -238,7 +238,7 @@ async fn poll(
     stop: CancellationToken,
 ) {
     let polling = cluster.source.run(period, views, stop.clone());
-    stop.run_until_cancelled(polling).await;
+    stop.run_until_cancelled(Box::pin(polling)).await;
 }
 
 async fn hear(cluster: Cluster, period: Duration, stop: CancellationToken) {

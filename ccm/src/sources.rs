@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pve_client::Metrics;
+use pve_client::{Metrics, Writes};
 use pve_region::Connection;
 use pve_runtime::config::{Config, ConfigError};
 
@@ -66,12 +66,10 @@ impl Files {
             let known = before
                 .and_then(|before| before.sources.iter().find(|source| source.region == name));
             let connected = known.map(|known| &known.connection);
-            let connection =
-                Connection::new(&region, connected, &self.metrics).map_err(|source| {
-                    SettingsError::Client {
-                        region: name.to_string(),
-                        source,
-                    }
+            let connection = Connection::new(&region, connected, &self.metrics, &Writes::default())
+                .map_err(|source| SettingsError::Client {
+                    region: name.to_string(),
+                    source,
                 })?;
             // What was read holds for the same PVE cluster and policy, by whatever token.
             let known = known.filter(|known| {

@@ -8,7 +8,7 @@ use bytes::Bytes as Body;
 use pve_client::transport::{Bottom, Reply};
 use pve_client::{
     Client, ClientConfig, Endpoint, GuestKind, Limits, Listing, Metrics, RunState, Timeouts, Token,
-    Trust, VmEntry,
+    Trust, VmEntry, Writes,
 };
 use pve_model::topology::UNINITIALIZED_TAINT;
 use pve_model::{Bytes, Uuid};
@@ -133,10 +133,12 @@ impl Pve {
                 Ok(Token {
                     id: "ccm@pve!t".to_owned(),
                     secret: "s3cret".to_owned().into(),
+                    csrf: None,
                 })
             }),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
+            writes: Writes::default(),
         };
         let client = Client::with_bottoms(config, Metrics::default(), vec![bottom]).unwrap();
         Self { client, asked }

@@ -10,6 +10,7 @@
 //! **Requests:** list of storages, allocation, look; one more with a quota, more only after a failure: then a disk that
 //! is not shown counts as not there only while its host calls the storage usable.
 
+mod closed;
 mod regions;
 
 use std::collections::BTreeSet;
@@ -75,6 +76,7 @@ struct Creation<'a> {
     storage: &'a StorageId,
     request: &'a CreateRequest,
     memory: &'a Memory,
+    closed: bool,
 }
 
 /// How an attempt at one place ended, if it did not end all of it.
@@ -83,11 +85,12 @@ enum Attempt {
     Refused(Exhausted),
 }
 
-/// Makes the volume in the first region that has room, or finds it there.
+/// Makes the volume in the first region that has room, or finds it there. While `closed`, none is made.
 pub async fn create(
     driver: &Driver,
     memory: &Memory,
     request: &CreateRequest,
+    closed: bool,
 ) -> Result<Created, Error> {
     let storage = request
         .parameters
@@ -103,9 +106,10 @@ pub async fn create(
             storage,
             request,
             memory,
+            closed,
         };
         match creation.run(&wanted).await {
-            Err(error @ Error::Exhausted { .. }) => refusal = Some(error),
+            Err(error @ (Error::Exhausted { .. } | Error::Closed)) => refusal = Some(error),
             outcome => return outcome,
         }
     }
@@ -187,6 +191,9 @@ impl Creation<'_> {
     }
 
     async fn at_candidates(&self, plan: &Plan) -> Result<Created, Error> {
+        if self.closed {
+            return self.only_if_there(plan).await;
+        }
         let mut why = Exhausted::Storage;
         for candidate in &plan.candidates {
             match self.at(candidate, plan).await? {

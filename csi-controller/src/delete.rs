@@ -9,6 +9,7 @@
 
 use pve_client::{ErrorKind, HostState, VmEntry};
 use pve_model::{PveNode, VolumeId};
+use pve_region::holders::snapshot_with;
 use tokio::time::Duration;
 
 use crate::disk;
@@ -50,16 +51,14 @@ async fn not_in_snapshots(
 ) -> Result<(), Error> {
     let at = vm::at(guest);
     let unknown = |error| Error::HolderUnknown(format!("snapshots of VM {}: {error}", guest.vmid));
-    for snapshot in region.client.snapshots(&at).await.map_err(unknown)? {
-        let disks = region.client.snapshot_disks(&at, &snapshot).await;
-        if disks.map_err(unknown)?.contains(&volume.volid()) {
-            return Err(Error::Unsupported {
-                tenant: "the volume is part of a snapshot of a Node's virtual machine; ask the operator of Proxmox VE",
-                detail: format!("{volume}: snapshot {snapshot} of VM {}", guest.vmid),
-            });
-        }
+    let found = snapshot_with(&region.client, &at, &volume.volid()).await;
+    match found.map_err(unknown)? {
+        None => Ok(()),
+        Some(snapshot) => Err(Error::Unsupported {
+            tenant: "the volume is part of a snapshot of a Node's virtual machine; ask the operator of Proxmox VE",
+            detail: format!("{volume}: snapshot {snapshot} of VM {}", guest.vmid),
+        }),
     }
-    Ok(())
 }
 
 /// PVE's word for a host that is no member, and of an endpoint that knows no other member for any host.

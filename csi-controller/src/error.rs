@@ -3,6 +3,7 @@
 //! `Display` is the operator's text: it may say what PVE said. [`Error::tenant`] is what `kubectl describe` shows: a
 //! closed phrase about the tenant's own objects, nothing of other guests, endpoints or PVE's words.
 
+mod phrases;
 mod pve;
 
 use std::sync::Arc;
@@ -118,6 +119,12 @@ pub enum Error {
     /// The process is about to end.
     #[error("shutting down")]
     ShuttingDown,
+    /// Another process is the active one.
+    #[error("another process is the active one")]
+    StandingBy,
+    /// No new volumes are made, as those that are there are being removed.
+    #[error("the CSIDriver of the tenant says that no new volumes are wanted")]
+    Closed,
     /// No room in that place.
     #[error("no room ({why:?}): {detail}")]
     Exhausted {
@@ -225,6 +232,7 @@ impl Error {
             Self::Pve { source, .. } => source.effect,
             Self::Busy(_)
             | Self::ShuttingDown
+            | Self::StandingBy
             | Self::Changed(_)
             | Self::StillRunning(_)
             | Self::StorageBusy(_)
@@ -249,6 +257,7 @@ impl Error {
             | Self::HeldBy { .. }
             | Self::WrongHost(_)
             | Self::Unsupported { .. }
+            | Self::Closed
             | Self::HotplugFailed(_) => Effect::None,
         }
     }
@@ -270,10 +279,12 @@ impl Error {
             Self::InUse(_)
             | Self::HeldBy { .. }
             | Self::WrongHost(_)
+            | Self::Closed
             | Self::Unsupported { .. } => Code::FailedPrecondition,
             Self::HotplugFailed(_) => Code::Internal,
             Self::Busy(_) | Self::Changed(_) | Self::StillRunning(_) => Code::Aborted,
             Self::ShuttingDown
+            | Self::StandingBy
             | Self::VmInvisible(_)
             | Self::HolderUnknown(_)
             | Self::RealUnknown(_)
@@ -324,6 +335,10 @@ impl Error {
                 "the Node's virtual machine can't be seen any more; ask the operator of Proxmox VE"
             }
             Self::Busy(what) => what,
+            Self::StandingBy => "another controller is the active one; it will be tried again",
+            Self::Closed => {
+                "no new volumes: those of this cluster are being removed, as an annotation of the CSIDriver says"
+            }
             Self::ShuttingDown => "the controller is about to restart; it will be tried again",
             Self::Exhausted { why, .. } => why.tenant(),
             Self::InUse(_) => "the volume is still attached to a Node",
@@ -367,29 +382,6 @@ impl Error {
         let mut status = Status::new(self.code(rpc), format!("{}{id}", self.tenant()));
         status.set_source(Arc::new(self));
         status
-    }
-}
-
-impl Foreign {
-    const fn tenant(self) -> &'static str {
-        match self {
-            Self::Region => "the volume belongs to a region that is not this cluster's",
-            Self::Storage => "the volume lies on a storage that is not this cluster's",
-            Self::PveNode => "the volume lies on a host that is not this cluster's",
-            Self::Owner => "the volume belongs to someone else",
-        }
-    }
-}
-
-impl Exhausted {
-    const fn tenant(self) -> &'static str {
-        match self {
-            Self::Space => "not enough free space on the storage there",
-            Self::Quota => "the quota of the storage is used up",
-            Self::VolumeSize => "the volume is larger than the operator allows on this storage",
-            Self::Storage => "the storage is not available on the hosts that were asked for",
-            Self::Slots => "the Node has no free slot for another volume",
-        }
     }
 }
 

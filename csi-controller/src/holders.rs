@@ -373,9 +373,7 @@ fn reaches(host: Option<&PveNode>, guest: &VmEntry) -> bool {
 
 /// What a VM that was read has of the volume.
 pub fn holder(guest: &VmEntry, pending: &VmPending, volume: &VolumeId) -> Option<Holder> {
-    let mut keys = pending.keys_of(&volume.volid());
-    // An `unusedN` entry is a note, not a device.
-    keys.retain(|key| !key.starts_with("unused"));
+    let keys = pve_region::holders::keys(pending, &volume.volid());
     (!keys.is_empty()).then(|| Holder {
         guest: guest.clone(),
         uuid: pending.smbios_uuid(),

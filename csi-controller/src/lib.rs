@@ -35,6 +35,7 @@ pub mod sightings;
 pub mod silent;
 pub mod sizes;
 pub mod slots;
+pub mod teardown;
 pub mod tenant;
 pub mod unpublish;
 pub mod validate;

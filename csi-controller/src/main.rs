@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +14,24 @@ use csi_proto::csi::v1::identity_server::IdentityServer;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+use pve_csi_controller::Driver;
 use pve_csi_controller::health::{self, Health};
 use pve_csi_controller::identity::IdentityService;
 use pve_csi_controller::refusals::Refusals;
 use pve_csi_controller::reload::Source;
 use pve_csi_controller::service::ControllerService;
-use pve_kube::Tenant;
+use pve_csi_controller::teardown::Teardown;
+use pve_kube::{ElectionArguments, Tenant};
 use pve_model::topology::DEFAULT_DRIVER_NAME;
 use pve_region::{FenceMetrics, Fences};
 use pve_runtime::admin::Admin;
 use pve_runtime::config::FENCES_FILE;
 use pve_runtime::rpc::RpcLayer;
-use pve_runtime::telemetry::{self, LogFormat};
-use pve_runtime::{KeyedLock, RpcMetrics, Socket, Work, process, server};
+use pve_runtime::telemetry::LogFormat;
+use pve_runtime::{Active, KeyedLock, RpcMetrics, Socket, Work, process, server};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -36,8 +40,9 @@ use tonic::service::Routes;
 /// Kubernetes kills the program after 30 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 const LAST_WORK: Duration = Duration::from_secs(7);
-/// A thread that waits for a name server can't be told to end.
-const LAST_THREADS: Duration = Duration::from_secs(1);
+
+/// Names the Lease.
+const NAME: &str = "pve-csi-controller";
 
 /// CSI controller for Kubernetes clusters whose Nodes are guests of Proxmox VE.
 #[derive(Debug, Parser)]
@@ -56,12 +61,15 @@ struct Arguments {
     /// beside the config. It need not be there.
     #[arg(long)]
     fences: Option<PathBuf>,
-    /// How to reach the tenant's API server, only to understand node ids of the former driver.
+    /// How to reach the tenant's API server, only to understand node ids of the former driver, and to see that the tenant's
+    /// volumes are being removed.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
     /// Name of the CSI driver.
     #[arg(long, default_value = DEFAULT_DRIVER_NAME)]
     driver_name: String,
+    #[command(flatten)]
+    election: ElectionArguments,
     /// Where to serve /healthz, /readyz and /metrics.
     #[arg(long)]
     admin_address: Option<SocketAddr>,
@@ -88,37 +96,13 @@ struct Telemetry {
     volumes: KeyedLock<String>,
     refusals: Refusals,
     fences: FenceMetrics,
+    leading: Gauge,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Err(error) = telemetry::init(arguments.log_format, &arguments.log_filter) {
-        eprintln!("{error}");
-        return process::config_refused();
-    }
-    // reqwest and kube both take the process' provider; without one they would each bring their own.
-    if rustls::crypto::ring::default_provider()
-        .install_default()
-        .is_err()
-    {
-        tracing::debug!("a TLS provider is installed already");
-    }
-    // Two threads: the process waits for PVE nearly all of its time.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    match runtime {
-        Ok(runtime) => {
-            let code = runtime.block_on(start(arguments));
-            runtime.shutdown_timeout(LAST_THREADS);
-            code
-        }
-        Err(error) => {
-            tracing::error!(%error, "cannot start");
-            ExitCode::FAILURE
-        }
-    }
+    let (format, filter) = (arguments.log_format, arguments.log_filter.clone());
+    process::run(format, &filter, start(arguments))
 }
 
 async fn start(arguments: Arguments) -> ExitCode {
@@ -134,7 +118,7 @@ async fn start(arguments: Arguments) -> ExitCode {
     if arguments.check_config {
         return ExitCode::SUCCESS;
     }
-    match run(arguments, telemetry, source, driver).await {
+    match Box::pin(run(arguments, telemetry, source, driver)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -143,7 +127,7 @@ async fn start(arguments: Arguments) -> ExitCode {
     }
 }
 
-type Configured = (Source, Arc<pve_csi_controller::Driver>);
+type Configured = (Source, Arc<Driver>);
 
 async fn configured(arguments: &Arguments, telemetry: &Telemetry) -> anyhow::Result<Configured> {
     let tenant = match &arguments.kubeconfig {
@@ -156,6 +140,7 @@ async fn configured(arguments: &Arguments, telemetry: &Telemetry) -> anyhow::Res
         metrics: telemetry.pve.clone(),
         tenant,
         fences: Fences::at(fence_file(arguments), telemetry.fences.clone()),
+        active: Active::default(),
     };
     let driver = Arc::new(source.load()?);
     Ok((source, driver))
@@ -170,44 +155,113 @@ async fn run(
     arguments: Arguments,
     telemetry: Telemetry,
     source: Source,
-    driver: Arc<pve_csi_controller::Driver>,
+    driver: Arc<Driver>,
 ) -> anyhow::Result<()> {
     let stop = process::shutdown_on_signals().context("signals")?;
-    health::check_owners(&driver).await;
+    let election = arguments.election;
+    let (ready, probed) = watch::channel(false);
+    let turn = Turn {
+        active: source.active.clone(),
+        ready,
+        leading: telemetry.leading,
+    };
+    if !election.leader_elect {
+        // The process is the active controller from its start on.
+        health::check_owners(&driver).await;
+        turn.begin(|| true);
+    }
     let socket = Socket::bind(&arguments.csi_address)
         .await
         .context("CSI socket")?;
     let (changed, driver) = watch::channel(driver);
-    // Without election the process is the active controller from its start on.
-    let (_active, active) = watch::channel(true);
     let work = Work::new(stop.clone());
-    let identity = IdentityService::new(arguments.driver_name, active);
+    let teardown = source
+        .tenant
+        .clone()
+        .map_or_else(Teardown::default, |tenant| {
+            Teardown::of(tenant, arguments.driver_name.clone())
+        });
+    let identity = IdentityService::new(arguments.driver_name, probed);
     let controller = ControllerService::new(driver.clone(), work.clone(), telemetry.volumes)
-        .counting(telemetry.refusals);
+        .counting(telemetry.refusals)
+        .while_active(source.active.clone())
+        .closed_by(teardown);
     let routes =
         Routes::new(IdentityServer::new(identity)).add_service(ControllerServer::new(controller));
     let health = Arc::new(Health::default());
-    let admin = admin(
-        arguments.admin_address,
-        telemetry.registry,
-        &health,
-        stop.clone(),
-    )
-    .await?;
+    let (address, registry) = (arguments.admin_address, telemetry.registry);
+    let admin = admin(address, registry, &health, stop.clone()).await?;
     // Both may be waiting for PVE or for a name server when the program is told to end.
     let follow = source.follow(changed, stop.clone());
-    let watch = Arc::clone(&health).watch(driver, stop.clone());
-    let (served, _, _, ()) = tokio::join!(
-        server::serve(socket, routes, telemetry.rpc, stop.clone(), PATIENCE),
-        stop.run_until_cancelled(follow),
-        stop.run_until_cancelled(watch),
-        admin,
-    );
-    let left = work.drain(LAST_WORK).await;
-    if left > 0 {
-        tracing::warn!(left, "ending while work still runs");
+    let watch = Arc::clone(&health).watch(driver.clone(), stop.clone());
+    let serving = async {
+        let (served, _, _, ()) = tokio::join!(
+            server::serve(socket, routes, telemetry.rpc, stop.clone(), PATIENCE),
+            stop.run_until_cancelled(follow),
+            stop.run_until_cancelled(watch),
+            admin,
+        );
+        let left = work.drain(LAST_WORK).await;
+        if left > 0 {
+            tracing::warn!(left, "ending while work still runs");
+        }
+        served.context("CSI socket")
+    };
+    if election.leader_elect {
+        Box::pin(turn.wait(&election, &driver, &stop, serving)).await
+    } else {
+        serving.await
     }
-    served.context("CSI socket")
+}
+
+/// Says to all parts that this process is the active one.
+struct Turn {
+    active: Active,
+    ready: watch::Sender<bool>,
+    leading: Gauge,
+}
+
+impl Turn {
+    fn begin(&self, holds: impl Fn() -> bool + Send + Sync + 'static) {
+        self.active.begin(holds);
+        self.ready.send_replace(true);
+        self.leading.set(1);
+    }
+
+    /// Serves, at first only to say that others are to wait: until the Lease is held. What goes on after it is lost is cut
+    /// off before another process can have it.
+    async fn wait(
+        self,
+        election: &ElectionArguments,
+        driver: &watch::Receiver<Arc<Driver>>,
+        stop: &CancellationToken,
+        serving: impl Future<Output = anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
+        let mut serving = pin!(serving);
+        let leadership = tokio::select! {
+            served = &mut serving => return served,
+            elected = election.elected(NAME, stop) => match elected {
+                Ok(Some(leadership)) => leadership,
+                Ok(None) => return serving.await,
+                Err(error) => {
+                    stop.cancel();
+                    serving.await?;
+                    return Err(error.into());
+                }
+            },
+        };
+        let holding = leadership.holding();
+        let begun = async {
+            let driver = Arc::clone(&driver.borrow());
+            for region in driver.regions() {
+                region.guests.witness.forget();
+            }
+            health::check_owners(&driver).await;
+            self.begin(move || holding.holds());
+        };
+        let acting = async { tokio::join!(begun, serving).1 };
+        leadership.during(stop.clone(), acting).await?
+    }
 }
 
 async fn admin(
@@ -248,6 +302,12 @@ impl Telemetry {
         let pve = pve_client::Metrics::register(metrics);
         let refusals = Refusals::register(metrics);
         let fences = FenceMetrics::register(metrics);
+        let leading = Gauge::default();
+        metrics.register(
+            "leading",
+            "Whether this process is the active one",
+            leading.clone(),
+        );
         Self {
             registry,
             rpc,
@@ -255,6 +315,7 @@ impl Telemetry {
             volumes: KeyedLock::new(volume),
             refusals,
             fences,
+            leading,
         }
     }
 }

@@ -130,6 +130,7 @@ mod tests {
             size: size.map(Bytes::new),
             format: None,
             parent: None,
+            made: None,
         }
     }
 

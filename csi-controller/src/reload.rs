@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pve_client::Metrics;
+use pve_client::{Metrics, Writes};
 use pve_kube::Tenant;
 use pve_model::Region;
 use pve_region::{Connection, Fences};
+use pve_runtime::Active;
 use pve_runtime::config::{Config, ConfigError, RegionConfig};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +36,8 @@ pub struct Source {
     pub tenant: Option<Tenant>,
     /// What the operator states of hosts and VMs that can't be asked.
     pub fences: Fences,
+    /// Whether this process may change anything.
+    pub active: Active,
 }
 
 /// A config that can't be used.
@@ -81,11 +84,12 @@ impl Source {
         let connected = before
             .as_ref()
             .and_then(|before| before.connection.as_ref());
-        let connection = Connection::new(&region, connected, &self.metrics).map_err(|source| {
-            ReloadError::Client {
-                region: name.to_string(),
-                source,
-            }
+        let active = self.active.clone();
+        let writes = Writes::only_while(move || active.is());
+        let made = Connection::new(&region, connected, &self.metrics, &writes);
+        let connection = made.map_err(|source| ReloadError::Client {
+            region: name.to_string(),
+            source,
         })?;
         if let Some(before) = &before
             && before.policy == region.policy
@@ -194,6 +198,7 @@ mod tests {
             metrics: Metrics::register(&mut Registry::default()),
             tenant: None,
             fences: Fences::default(),
+            active: Active::always(),
         };
         let (sender, driver) = watch::channel(Arc::new(source.load().unwrap()));
         let stop = CancellationToken::new();
@@ -224,6 +229,7 @@ mod tests {
             metrics: Metrics::register(&mut Registry::default()),
             tenant: None,
             fences: Fences::default(),
+            active: Active::always(),
         };
         let first = source.load().unwrap();
         let same = source.load_after(&first).unwrap();

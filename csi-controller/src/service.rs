@@ -1,5 +1,7 @@
 //! The RPCs: validate, lock, run the verb in work of its own, answer. Nothing else reads or writes protobuf.
 
+mod protobuf;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -10,20 +12,19 @@ use csi_proto::csi::v1::{
     ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerServiceCapability,
     ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateVolumeRequest,
     CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest,
-    GetCapacityResponse, Topology, ValidateVolumeCapabilitiesRequest,
-    ValidateVolumeCapabilitiesResponse, Volume,
+    GetCapacityResponse, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
     controller_server::Controller,
     controller_service_capability::{Rpc as RpcCapability, Type, rpc::Type as RpcType},
     validate_volume_capabilities_response::Confirmed,
 };
 use pve_client::Presence;
-use pve_model::{Bytes, DiskName, NodeId, VolumeId, topology};
-use pve_runtime::{KeyedLock, Work, WorkError};
+use pve_model::{Bytes, DiskName, NodeId};
+use pve_runtime::{Active, KeyedLock, Work, WorkError};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::capacity::{self, Capacity};
-use crate::create::{self, Created, Memory};
+use crate::create::{self, Memory};
 use crate::delete;
 use crate::disk;
 use crate::error::{Error, Rpc};
@@ -31,9 +32,12 @@ use crate::expand;
 use crate::publish;
 use crate::refusals::Refusals;
 use crate::region::Driver;
+use crate::teardown::Teardown;
 use crate::unpublish;
-use crate::validate::{self, Handle, Place};
+use crate::validate::{self, Handle};
 use crate::vm::Wanted;
+
+use self::protobuf::{protobuf_size, record, volume, wire};
 
 /// What this controller offers.
 const CAPABILITIES: [RpcType; 5] = [
@@ -53,6 +57,8 @@ pub struct ControllerService {
     memory: Memory,
     holders: expand::Memory,
     refusals: Refusals,
+    active: Active,
+    teardown: Teardown,
 }
 
 impl ControllerService {
@@ -65,6 +71,8 @@ impl ControllerService {
             memory: Memory::default(),
             holders: expand::Memory::default(),
             refusals: Refusals::default(),
+            active: Active::always(),
+            teardown: Teardown::default(),
         }
     }
 
@@ -75,9 +83,43 @@ impl ControllerService {
         self
     }
 
-    fn refuse(&self, error: Error, rpc: Rpc) -> Status {
-        self.refusals.count(&error);
-        error.into_status(rpc)
+    /// The same that answers only while this process is the active one.
+    #[must_use]
+    pub fn while_active(mut self, active: Active) -> Self {
+        self.active = active;
+        self
+    }
+
+    /// The same that makes no new volumes while the tenant's volumes are being removed.
+    #[must_use]
+    pub fn closed_by(mut self, teardown: Teardown) -> Self {
+        self.teardown = teardown;
+        self
+    }
+
+    /// The answer of this process, if it is the active one. One that has lost its turn can't say what became of its work.
+    async fn in_turn<T>(
+        &self,
+        rpc: Rpc,
+        op: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<Response<T>, Status> {
+        let outcome = if self.active.is() {
+            op.await
+        } else {
+            Err(Error::StandingBy)
+        };
+        let outcome = outcome.map_err(|error| match error {
+            Error::StandingBy => error,
+            error if !self.active.is() => {
+                tracing::warn!(%error, "failed, and this process is not the active one any more");
+                Error::ShuttingDown
+            }
+            error => error,
+        });
+        outcome.map(Response::new).map_err(|error| {
+            self.refusals.count(&error);
+            error.into_status(rpc)
+        })
     }
 
     fn driver(&self) -> Arc<Driver> {
@@ -115,7 +157,11 @@ impl ControllerService {
         let owner = any_owner(&driver)?;
         let name = DiskName::for_volume(owner, &request.name, None);
         let context = request.context.clone();
-        let op = async move { create::create(&driver, &memory, &request).await };
+        let teardown = self.teardown.clone();
+        let op = async move {
+            let closed = teardown.wanted().await;
+            create::create(&driver, &memory, &request, closed).await
+        };
         let created = self.alone(&name, op).await?;
         record(&created.volume);
         Ok(CreateVolumeResponse {
@@ -220,6 +266,10 @@ impl ControllerService {
 
     async fn capacity(&self, request: &GetCapacityRequest) -> Result<GetCapacityResponse, Error> {
         let request = validate::capacity(request)?;
+        if self.teardown.wanted().await {
+            // At an error csi-provisioner makes no object anew that was deleted; it would tell the scheduler of room.
+            return Err(Error::Closed);
+        }
         let driver = self.driver();
         let Capacity { available, largest } = capacity::capacity(&driver, &request).await?;
         Ok(GetCapacityResponse {
@@ -255,114 +305,74 @@ fn any_owner(driver: &Driver) -> Result<pve_model::VmId, Error> {
         })
 }
 
-fn record(volume: &VolumeId) {
-    let span = tracing::Span::current();
-    span.record("volume.id", tracing::field::display(volume));
-    span.record("storage", volume.storage.as_str());
-}
-
-fn volume(created: Created, context: HashMap<String, String>) -> Result<Volume, Error> {
-    Ok(Volume {
-        capacity_bytes: protobuf_size(created.size)?,
-        volume_id: created.volume.to_string(),
-        volume_context: context,
-        content_source: None,
-        accessible_topology: created.places.into_iter().map(term).collect(),
-    })
-}
-
-fn protobuf_size(size: Bytes) -> Result<i64, Error> {
-    let too_large = || Error::Contradiction(format!("a disk of {size}"));
-    size.to_i64().ok_or_else(too_large)
-}
-
-fn term(place: Place) -> Topology {
-    let region = (topology::REGION.to_owned(), place.region.to_string());
-    let zone = place
-        .pve_node
-        .map(|host| (topology::ZONE.to_owned(), host.to_string()));
-    Topology {
-        segments: std::iter::once(region).chain(zone).collect(),
-    }
-}
-
-/// More than `i64` can say is as good as its maximum.
-fn wire(size: Bytes) -> i64 {
-    size.to_i64().unwrap_or(i64::MAX)
-}
-
 #[tonic::async_trait]
 impl Controller for ControllerService {
     async fn create_volume(
         &self,
         request: Request<CreateVolumeRequest>,
     ) -> Result<Response<CreateVolumeResponse>, Status> {
-        let answer = self.create(request.get_ref()).await;
-        answer
-            .map(Response::new)
-            .map_err(|error| self.refuse(error, Rpc::CreateVolume))
+        let op = Box::pin(self.create(request.get_ref()));
+        self.in_turn(Rpc::CreateVolume, op).await
     }
 
     async fn delete_volume(
         &self,
         request: Request<DeleteVolumeRequest>,
     ) -> Result<Response<DeleteVolumeResponse>, Status> {
-        let answer = self.delete(request.get_ref()).await;
-        answer
-            .map(|()| Response::new(DeleteVolumeResponse {}))
-            .map_err(|error| self.refuse(error, Rpc::DeleteVolume))
+        let op = Box::pin(async {
+            self.delete(request.get_ref())
+                .await
+                .map(|()| DeleteVolumeResponse {})
+        });
+        self.in_turn(Rpc::DeleteVolume, op).await
     }
 
     async fn controller_publish_volume(
         &self,
         request: Request<ControllerPublishVolumeRequest>,
     ) -> Result<Response<ControllerPublishVolumeResponse>, Status> {
-        let answer = self.publish(request.get_ref()).await;
-        answer
-            .map(|publish_context| {
-                Response::new(ControllerPublishVolumeResponse { publish_context })
-            })
-            .map_err(|error| self.refuse(error, Rpc::ControllerPublishVolume))
+        let op = Box::pin(async {
+            self.publish(request.get_ref())
+                .await
+                .map(|publish_context| ControllerPublishVolumeResponse { publish_context })
+        });
+        self.in_turn(Rpc::ControllerPublishVolume, op).await
     }
 
     async fn controller_unpublish_volume(
         &self,
         request: Request<ControllerUnpublishVolumeRequest>,
     ) -> Result<Response<ControllerUnpublishVolumeResponse>, Status> {
-        let answer = self.unpublish(request.get_ref()).await;
-        answer
-            .map(|()| Response::new(ControllerUnpublishVolumeResponse {}))
-            .map_err(|error| self.refuse(error, Rpc::ControllerUnpublishVolume))
+        let op = Box::pin(async {
+            self.unpublish(request.get_ref())
+                .await
+                .map(|()| ControllerUnpublishVolumeResponse {})
+        });
+        self.in_turn(Rpc::ControllerUnpublishVolume, op).await
     }
 
     async fn controller_expand_volume(
         &self,
         request: Request<ControllerExpandVolumeRequest>,
     ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
-        let answer = self.expand(request.get_ref()).await;
-        answer
-            .map(Response::new)
-            .map_err(|error| self.refuse(error, Rpc::ControllerExpandVolume))
+        let op = Box::pin(self.expand(request.get_ref()));
+        self.in_turn(Rpc::ControllerExpandVolume, op).await
     }
 
     async fn validate_volume_capabilities(
         &self,
         request: Request<ValidateVolumeCapabilitiesRequest>,
     ) -> Result<Response<ValidateVolumeCapabilitiesResponse>, Status> {
-        let answer = self.confirm(request.get_ref()).await;
-        answer
-            .map(Response::new)
-            .map_err(|error| self.refuse(error, Rpc::ValidateVolumeCapabilities))
+        let op = Box::pin(self.confirm(request.get_ref()));
+        self.in_turn(Rpc::ValidateVolumeCapabilities, op).await
     }
 
     async fn get_capacity(
         &self,
         request: Request<GetCapacityRequest>,
     ) -> Result<Response<GetCapacityResponse>, Status> {
-        let answer = self.capacity(request.get_ref()).await;
-        answer
-            .map(Response::new)
-            .map_err(|error| self.refuse(error, Rpc::GetCapacity))
+        let op = Box::pin(self.capacity(request.get_ref()));
+        self.in_turn(Rpc::GetCapacity, op).await
     }
 
     async fn controller_get_capabilities(
@@ -372,8 +382,13 @@ impl Controller for ControllerService {
         let capability = |rpc: RpcType| ControllerServiceCapability {
             r#type: Some(Type::Rpc(RpcCapability { r#type: rpc.into() })),
         };
-        Ok(Response::new(ControllerGetCapabilitiesResponse {
+        let answer = ControllerGetCapabilitiesResponse {
             capabilities: CAPABILITIES.map(capability).to_vec(),
-        }))
+        };
+        self.in_turn(
+            Rpc::ValidateVolumeCapabilities,
+            std::future::ready(Ok(answer)),
+        )
+        .await
     }
 }

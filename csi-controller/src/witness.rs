@@ -106,6 +106,11 @@ impl Default for Witness {
 }
 
 impl Witness {
+    /// Forgets everything: what another process has asked for until now may still take place unseen.
+    pub fn forget(&self) {
+        *self.memory() = Memory::blank();
+    }
+
     /// A VM was read; `asked` is from before the request.
     pub fn read(&self, guest: &VmEntry, pending: &VmPending, asked: Instant) {
         let seen = Seen {

@@ -20,7 +20,7 @@ use pve_model::ids::KubeNode;
 use pve_model::topology::DEFAULT_DRIVER_NAME;
 use pve_runtime::admin::{Admin, Ready};
 use pve_runtime::rpc::RpcLayer;
-use pve_runtime::telemetry::{self, LogFormat};
+use pve_runtime::telemetry::LogFormat;
 use pve_runtime::{RpcMetrics, Socket, Work, process, server};
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -29,8 +29,6 @@ use tonic::service::Routes;
 /// Kubernetes kills the program after 30 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 const LAST_WORK: Duration = Duration::from_secs(10);
-/// A thread that hangs in the kernel can't be waited for.
-const LAST_THREADS: Duration = Duration::from_secs(1);
 const API_CONNECT: Duration = Duration::from_secs(5);
 /// Longer than a watch lasts, which is silent for as long as nothing changes.
 const API_SILENCE: Duration = Duration::from_secs(75);
@@ -82,29 +80,13 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::parse();
-    if let Err(error) = telemetry::init(arguments.log_format, &arguments.log_filter) {
-        eprintln!("{error}");
-        return process::config_refused();
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!(%error, "cannot start");
-            return ExitCode::FAILURE;
-        }
-    };
+    let arguments = Arguments::parse();
+    let (format, filter) = (arguments.log_format, arguments.log_filter.clone());
+    process::run(format, &filter, start(arguments))
+}
+
+async fn start(mut arguments: Arguments) -> ExitCode {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), ?arguments, "starting");
-    if rustls::crypto::ring::default_provider()
-        .install_default()
-        .is_err()
-    {
-        tracing::debug!("a TLS provider is installed already");
-    }
     match kubelet_dir(&arguments) {
         Ok(resolved) => arguments.kubelet_dir = resolved,
         Err(error) => {
@@ -112,16 +94,14 @@ fn main() -> ExitCode {
             return process::config_refused();
         }
     }
-    let client = match runtime.block_on(kube_client(arguments.kubeconfig.as_deref())) {
+    let client = match kube_client(arguments.kubeconfig.as_deref()).await {
         Ok(client) => client,
         Err(error) => {
             tracing::error!("access to the API server: {error:#}");
             return process::config_refused();
         }
     };
-    let result = runtime.block_on(run(arguments, client));
-    runtime.shutdown_timeout(LAST_THREADS);
-    match result {
+    match run(arguments, client).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

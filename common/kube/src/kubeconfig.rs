@@ -1,4 +1,10 @@
 //! Kubeconfigs: which are accepted, and the client that is made of one and made anew when the file changes.
+//!
+//! It may name files of four names beside it, if its folder is one whose files change all at once (`..data`), as
+//! `pve-credentials` writes it and the kubelet mounts a Secret: whoever wrote the kubeconfig wrote those, too. Any other
+//! file is one of ours that would be sent to a server which the kubeconfig names.
+
+mod source;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -7,15 +13,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use kube::config::{AuthInfo, Cluster, InClusterError, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use secrecy::{ExposeSecret, SecretString};
-use tokio::fs::File;
-use tokio::io::AsyncReadExt;
+use secrecy::{ExposeSecret as _, SecretString};
 use tokio::sync::{Mutex, watch};
 
+use self::source::Source;
 use crate::client::limited;
 
-/// A Secret can't hold more.
-const FILE_MAX: u64 = 1 << 20;
+/// What files beside a kubeconfig are called: the authority, the client's certificate and its key, the token.
+pub(crate) const NAMES: [&str; 4] = [source::CA, source::CERTIFICATE, source::KEY, source::TOKEN];
 
 /// A tenant's API server: a kubeconfig and the client that is made of it. Clones share both.
 #[derive(Clone)]
@@ -30,7 +35,7 @@ struct Shared {
 }
 
 enum Seen {
-    Text(SecretString),
+    Text(Source),
     Unreadable(ErrorKind),
 }
 
@@ -49,6 +54,15 @@ pub enum KubeconfigError {
     /// It would let the tenant run programs, read our files or redirect us.
     #[error("kubeconfig: {0} is not accepted")]
     Refused(&'static str),
+    /// It does not say all that it must.
+    #[error("kubeconfig: it lacks {0}")]
+    Lacks(&'static str),
+    /// Whoever is on the way would have the credentials.
+    #[error("kubeconfig: the cluster's server must begin with https://")]
+    Plain,
+    /// Something is not base64 of a text.
+    #[error("kubeconfig: {0} is not base64 of PEM")]
+    Encoding(&'static str),
     /// No client can be made of it.
     #[error("kubeconfig: {0}")]
     Client(Box<kube::Error>),
@@ -65,7 +79,7 @@ pub struct Place(Option<(u64, u64)>);
 /// the kubelet has mounted. Nothing is sent. A token that the kubelet renews is read again; a kubeconfig is not.
 pub async fn management(kubeconfig: Option<&Path>) -> Result<Client, KubeconfigError> {
     match kubeconfig {
-        Some(path) => client_of(&read(path).await?).await,
+        Some(path) => client_of(Source::read(path).await?.kubeconfig()?).await,
         None => made(Config::incluster()?),
     }
 }
@@ -75,9 +89,15 @@ pub async fn management(kubeconfig: Option<&Path>) -> Result<Client, KubeconfigE
 impl Tenant {
     /// Reads a kubeconfig. Nothing is sent.
     pub async fn of_kubeconfig(path: &Path) -> Result<Self, KubeconfigError> {
-        let text = read(path).await?;
-        let client = client_of(&text).await?;
-        Ok(Self::new(Some(path.to_owned()), Seen::Text(text), client))
+        let source = Source::read(path).await?;
+        let client = client_of(source.kubeconfig()?).await?;
+        Ok(Self::new(Some(path.to_owned()), Seen::Text(source), client))
+    }
+
+    /// Of the text of a kubeconfig, which stays as it is. Nothing is sent.
+    pub async fn of_text(text: &SecretString) -> Result<Self, KubeconfigError> {
+        let file = Kubeconfig::from_yaml(text.expose_secret()).map_err(told)?;
+        Ok(Self::of_client(client_of(file).await?))
     }
 
     /// A client that was made elsewhere and stays as it is.
@@ -101,15 +121,15 @@ impl Tenant {
             return Ok(false);
         };
         let mut seen = self.0.seen.lock().await;
-        let text = read(path).await;
-        if seen.is(&text) {
+        let source = Source::read(path).await;
+        if seen.is(&source) {
             return Ok(false);
         }
-        *seen = match &text {
-            Ok(text) => Seen::Text(text.clone()),
+        *seen = match &source {
+            Ok(source) => Seen::Text(source.clone()),
             Err(error) => Seen::Unreadable(error.kind()),
         };
-        let new = client_of(&text?).await?;
+        let new = client_of(source?.kubeconfig()?).await?;
         let lock = self.0.client.write();
         *lock.unwrap_or_else(PoisonError::into_inner) = new;
         self.0.changes.send_modify(|count| *count += 1);
@@ -150,9 +170,9 @@ impl fmt::Debug for Tenant {
 // === impl Seen ===
 
 impl Seen {
-    fn is(&self, now: &io::Result<SecretString>) -> bool {
+    fn is(&self, now: &io::Result<Source>) -> bool {
         match (self, now) {
-            (Self::Text(seen), Ok(now)) => seen.expose_secret() == now.expose_secret(),
+            (Self::Text(seen), Ok(now)) => seen.is(now),
             (Self::Unreadable(seen), Err(now)) => *seen == now.kind(),
             _ => false,
         }
@@ -170,23 +190,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// The text of a regular file: a pipe may have no end.
-async fn read(path: &Path) -> io::Result<SecretString> {
-    if !tokio::fs::metadata(path).await?.is_file() {
-        let text = "not a regular file";
-        return Err(io::Error::new(ErrorKind::InvalidInput, text));
-    }
-    let mut text = String::new();
-    let mut file = File::open(path).await?.take(FILE_MAX + 1);
-    file.read_to_string(&mut text).await?;
-    if file.limit() == 0 {
-        return Err(ErrorKind::FileTooLarge.into());
-    }
-    Ok(text.into())
+/// A kubeconfig of which a client can be made.
+pub(crate) async fn accepted(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
+    let file = Source::read(path).await?.kubeconfig()?;
+    client_of(file.clone()).await?;
+    Ok(file)
 }
 
-async fn client_of(text: &SecretString) -> Result<Client, KubeconfigError> {
-    let file = Kubeconfig::from_yaml(text.expose_secret()).map_err(told)?;
+async fn client_of(file: Kubeconfig) -> Result<Client, KubeconfigError> {
     check(&file)?;
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(file, &options).await;

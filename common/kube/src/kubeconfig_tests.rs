@@ -1,4 +1,6 @@
+use super::source::FILE_MAX;
 use super::*;
+use std::os::unix::fs::symlink;
 use std::time::SystemTime;
 
 fn text(server: &str, cluster: &str, user: &str) -> String {
@@ -153,4 +155,58 @@ async fn the_operators_kubeconfig_is_judged_like_a_tenants() {
     assert_eq!(error.to_string(), "kubeconfig: exec is not accepted");
     let none = management(None).await.err().unwrap();
     assert!(matches!(none, KubeconfigError::InCluster(_)), "{none}");
+}
+
+/// The folder of a kubeconfig whose files change all at once: it and a token beside it.
+fn swapped(folder: &Path, generation: &str, token: &str) {
+    let files = folder.join(generation);
+    std::fs::create_dir(&files).unwrap();
+    let user = "    tokenFile: token\n";
+    std::fs::write(files.join("kubeconfig"), text("first", "", user)).unwrap();
+    std::fs::write(files.join("token"), token).unwrap();
+    symlink(generation, folder.join("..new")).unwrap();
+    std::fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+    for name in ["kubeconfig", "token"] {
+        drop(symlink(format!("..data/{name}"), folder.join(name)));
+    }
+}
+
+#[tokio::test]
+async fn a_file_beside_the_kubeconfig_counts_if_both_change_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    swapped(folder.path(), "..1", "one\n");
+    let tenant = Tenant::of_kubeconfig(&path).await.unwrap();
+    assert!(!tenant.reload().await.unwrap());
+    swapped(folder.path(), "..2", "two\n");
+    assert!(tenant.reload().await.unwrap(), "its text is the same");
+    assert!(!tenant.reload().await.unwrap());
+    std::fs::remove_file(folder.path().join("..2/token")).unwrap();
+    let error = tenant.reload().await.unwrap_err();
+    assert_eq!(error.to_string(), "kubeconfig: tokenFile is not accepted");
+}
+
+#[tokio::test]
+async fn a_kubeconfig_has_no_file_of_ours_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plain, other) = (folder.path().join("plain"), folder.path().join("swapped"));
+    std::fs::create_dir(&plain).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    swapped(&other, "..1", "one");
+    for (file, name) in [
+        // No folder whose files change all at once: the token may be anybody's.
+        (plain.join("kubeconfig"), "token"),
+        (other.join("..1/kubeconfig"), "token"),
+        (other.join("kubeconfig"), "../plain/token"),
+        (other.join("kubeconfig"), "./token"),
+        (other.join("kubeconfig"), "kubeconfig"),
+        (other.join("kubeconfig"), "client.key"),
+    ] {
+        std::fs::write(plain.join("token"), "ours").unwrap();
+        let user = format!("    tokenFile: {name}\n");
+        std::fs::write(&file, text("first", "", &user)).unwrap();
+        let error = Tenant::of_kubeconfig(&file).await.unwrap_err();
+        let expected = "kubeconfig: tokenFile is not accepted";
+        assert_eq!(error.to_string(), expected, "{} {name}", file.display());
+    }
 }

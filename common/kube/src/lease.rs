@@ -23,7 +23,7 @@ use crate::client::RequestError;
 
 mod record;
 #[cfg(test)]
-mod stub;
+pub(crate) mod stub;
 
 /// Longer ones of others are not waited for: a record may hold any number.
 const DURATION_MAX: Duration = Duration::from_mins(10);
@@ -393,7 +393,7 @@ impl fmt::Display for Failure {
 
 #[cfg(test)]
 #[path = "lease_tests.rs"]
-mod tests;
+pub(crate) mod tests;
 
 #[cfg(test)]
 #[path = "lease_chaos_tests.rs"]

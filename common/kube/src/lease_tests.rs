@@ -23,7 +23,7 @@ fn waiting(client: Client, identity: &str) -> JoinHandle<Leadership> {
     tokio::spawn(async move { lead(client, spec, stop).await.unwrap() })
 }
 
-pub(super) async fn leading(client: Client, identity: &str) -> Leadership {
+pub(crate) async fn leading(client: Client, identity: &str) -> Leadership {
     waiting(client, identity).await.unwrap()
 }
 

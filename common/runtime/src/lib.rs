@@ -3,6 +3,7 @@
 //!
 //! It is generic over tonic services: it knows neither Proxmox's API nor any CSI message.
 
+pub mod active;
 pub mod admin;
 mod authority;
 mod bounded;
@@ -12,9 +13,11 @@ pub mod keyed_lock;
 pub mod process;
 pub mod rpc;
 pub mod server;
+pub mod swap;
 pub mod telemetry;
 pub mod work;
 
+pub use active::Active;
 pub use config::{Config, ConfigError, EndpointConfig, RegionConfig, RegionPolicy};
 pub use credentials::{CredentialError, Token, TokenConfig};
 pub use keyed_lock::{Guard, KeyedLock, LockError};

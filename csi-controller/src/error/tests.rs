@@ -71,6 +71,8 @@ fn every() -> Vec<Error> {
         Error::Exists("shown".to_owned()),
         Error::Busy("shown"),
         Error::ShuttingDown,
+        Error::StandingBy,
+        Error::Closed,
         Error::InUse(text()),
         Error::HeldBy {
             tenant: "shown".to_owned(),
@@ -159,6 +161,8 @@ fn name(error: &Error) -> String {
         | Error::Exists(_)
         | Error::Busy(_)
         | Error::ShuttingDown
+        | Error::StandingBy
+        | Error::Closed
         | Error::InUse(_)
         | Error::VmLocked(_)
         | Error::WrongHost(_)

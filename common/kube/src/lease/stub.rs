@@ -11,10 +11,10 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-pub(super) const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
+pub(crate) const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
 
 #[derive(Clone, Default)]
-pub(super) struct Server(Arc<Mutex<State>>);
+pub(crate) struct Server(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -25,7 +25,7 @@ struct State {
 
 /// What becomes of the requests of one candidate.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Link {
+pub(crate) enum Link {
     Up,
     /// They get no answer and are not done.
     Cut,
@@ -39,12 +39,12 @@ pub(super) enum Link {
 
 impl Server {
     /// The record as it is.
-    pub(super) fn spec(&self) -> Value {
+    pub(crate) fn spec(&self) -> Value {
         let lease = self.0.lock().unwrap().lease.clone();
         lease.map_or(Value::Null, |lease| lease["spec"].clone())
     }
 
-    pub(super) fn holder(&self) -> String {
+    pub(crate) fn holder(&self) -> String {
         self.spec()["holderIdentity"]
             .as_str()
             .unwrap_or("")
@@ -52,12 +52,12 @@ impl Server {
     }
 
     /// When it was last written.
-    pub(super) fn changed(&self) -> Instant {
+    pub(crate) fn changed(&self) -> Instant {
         self.0.lock().unwrap().changed.unwrap()
     }
 
     /// Somebody writes this record.
-    pub(super) fn write(&self, spec: &Value) {
+    pub(crate) fn write(&self, spec: &Value) {
         let mut state = self.0.lock().unwrap();
         state.version += 1;
         let metadata = json!({"name": "l", "namespace": "ns", "uid": "u", "resourceVersion": state.version.to_string()});
@@ -65,7 +65,7 @@ impl Server {
         state.lease = Some(json!({"metadata": metadata, "spec": spec}));
     }
 
-    pub(super) fn delete(&self) {
+    pub(crate) fn delete(&self) {
         self.0.lock().unwrap().lease = None;
     }
 
@@ -96,7 +96,7 @@ impl Server {
     }
 
     /// A client, and the link it has.
-    pub(super) fn client(&self) -> (Client, Arc<Mutex<Link>>) {
+    pub(crate) fn client(&self) -> (Client, Arc<Mutex<Link>>) {
         let link = Arc::new(Mutex::new(Link::Up));
         let (server, state) = (self.clone(), Arc::clone(&link));
         let service = tower::service_fn(move |request: Request<Body>| {

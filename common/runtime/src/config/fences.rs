@@ -177,6 +177,12 @@ impl FenceFile {
         Self::of(&file.root()).map_err(ConfigError::Refused)
     }
 
+    /// Checks the text of a file.
+    pub fn of_text(text: &str) -> Result<Self, ConfigError> {
+        let file = File::of(FENCES_FILE, text)?;
+        Self::of(&file.root()).map_err(ConfigError::Refused)
+    }
+
     fn of(root: &Node<'_>) -> Result<Self, String> {
         if root.is_null() {
             return Ok(Self::default());

@@ -2,10 +2,10 @@
 //! nothing of what is the tenant's, so that a policy file is always needed beside it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use pve_model::{Cidr, Region};
 
+use super::beside::Beside;
 use super::nodes::{AddressPolicy, MOST_NETWORKS, NodePolicy, ZonePolicy, truth};
 use super::policy::{FormerOwner, vmid};
 use super::regions::{Policies, TokenKeys, refuse_left_over, take_policy, token_of, url};
@@ -143,7 +143,7 @@ pub(super) fn clusters(
     root: &Keys<'_>,
     features: &Features<'_>,
     policies: Policies<'_>,
-    folder: &Path,
+    beside: Beside<'_>,
 ) -> Result<BTreeMap<Region, RegionConfig>, String> {
     let node = root.get("clusters")?;
     let Some(mut policies) = policies else {
@@ -152,7 +152,7 @@ pub(super) fn clusters(
     };
     let mut regions = BTreeMap::new();
     for member in node.members()? {
-        let (name, endpoint, token) = cluster(&member, folder)?;
+        let (name, endpoint, token) = cluster(&member, beside)?;
         let region: Region = name.parsed()?;
         if regions.contains_key(&region) {
             return Err(name.refuse("is the region of a cluster before it"));
@@ -172,7 +172,7 @@ pub(super) fn clusters(
 /// One member of `clusters`: the part that names its region, how it is reached, and its token.
 fn cluster<'a>(
     node: &Node<'a>,
-    folder: &Path,
+    beside: Beside<'_>,
 ) -> Result<(Node<'a>, EndpointConfig, TokenConfig), String> {
     let known = [
         ["url", "insecure", "region", "username", "password"].as_slice(),
@@ -191,6 +191,6 @@ fn cluster<'a>(
         Trust::SystemRoots
     };
     let url = url(&keys.get("url")?)?;
-    let token = token_of(&keys, &TOKEN, folder)?;
+    let token = token_of(&keys, &TOKEN, beside)?;
     Ok((keys.get("region")?, EndpointConfig { url, trust }, token))
 }

@@ -3,6 +3,7 @@
 //!
 //! Errors carry the path of the key (`regions.r1.endpoints[1].url`) and never a value.
 
+mod beside;
 mod fences;
 mod former;
 mod nodes;
@@ -22,12 +23,15 @@ use pve_model::{Bytes, DiskFormat, PoolId, PveNode, Region, StorageId, VmId, Vol
 pub use self::fences::{DEFAULT_TERM, FENCES_FILE, Fence, FenceFile, Fenced, MOST_FENCES};
 pub use self::nodes::{AddressPolicy, NodePolicy, ZonePolicy};
 
+use self::beside::Beside;
 use self::tree::Node;
-use crate::bounded;
 use crate::credentials::TokenConfig;
+use crate::{bounded, swap};
 
+/// The usual name of the config.
+pub const CONFIG_FILE: &str = "config.yaml";
 /// Read beside the config when no other policy file is named.
-const POLICY_FILE: &str = "policy.yaml";
+pub const POLICY_FILE: &str = "policy.yaml";
 
 /// Largest file that is read. A Secret holds 1 MiB.
 const FILE_MAX: u64 = 1 << 20;
@@ -190,12 +194,26 @@ impl Config {
     /// one. Relative paths in the config are relative to its folder.
     pub fn load(path: &Path, policy: Option<&Path>) -> Result<Self, ConfigError> {
         let folder = path.parent().unwrap_or(Path::new(""));
-        let main = File::read(path)?;
-        let policy = match policy {
-            Some(path) => Some(File::read(path)?),
-            None => File::find(&folder.join(POLICY_FILE))?,
+        let read = || {
+            let main = File::read(path)?;
+            let policy = match policy {
+                Some(path) => Some(File::read(path)?),
+                None => File::find(&folder.join(POLICY_FILE))?,
+            };
+            config(&main, policy.as_ref(), Beside::folder(folder)).map_err(ConfigError::Refused)
         };
-        config(&main, policy.as_ref(), folder).map_err(ConfigError::Refused)
+        swap::in_one_piece(folder, read).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?
+    }
+
+    /// Checks the text of a config and of the policy file beside it, to which nothing else belongs: files that they name
+    /// are refused. [`Config::load`] reads the same from files of these texts.
+    pub fn of_texts(config_text: &str, policy_text: &str) -> Result<Self, ConfigError> {
+        let main = File::of(CONFIG_FILE, config_text)?;
+        let policy = File::of(POLICY_FILE, policy_text)?;
+        config(&main, Some(&policy), Beside::NOTHING).map_err(ConfigError::Refused)
     }
 }
 
@@ -218,10 +236,14 @@ impl File {
             Err(error) => return Err(failed(error)),
         };
         let name = path.file_name().unwrap_or(path.as_os_str());
-        let name = name.to_string_lossy().into_owned();
-        let document = tree::parse(&text)
+        Self::of(&name.to_string_lossy(), &text).map(Some)
+    }
+
+    fn of(name: &str, text: &str) -> Result<Self, ConfigError> {
+        let document = tree::parse(text)
             .map_err(|problem| ConfigError::Refused(format!("{name}: {problem}")))?;
-        Ok(Some(Self { name, document }))
+        let name = name.to_owned();
+        Ok(Self { name, document })
     }
 
     fn root(&self) -> Node<'_> {
@@ -229,7 +251,7 @@ impl File {
     }
 }
 
-fn config(main: &File, policy: Option<&File>, folder: &Path) -> Result<Config, String> {
+fn config(main: &File, policy: Option<&File>, beside: Beside<'_>) -> Result<Config, String> {
     let root = main.root();
     let keys = root.keys(&["provider", "regions", "nodes", "clusters", "features"])?;
     let policies = policy
@@ -248,7 +270,7 @@ fn config(main: &File, policy: Option<&File>, folder: &Path) -> Result<Config, S
                     .provider
                     .as_ref()
                     .map_or(Ok(Provider::Default), provider)?,
-                regions: former::clusters(&keys, &features, policies, folder)?,
+                regions: former::clusters(&keys, &features, policies, beside)?,
                 nodes: features.nodes,
             }
         }
@@ -256,7 +278,7 @@ fn config(main: &File, policy: Option<&File>, folder: &Path) -> Result<Config, S
             provider: keys
                 .find("provider")
                 .map_or(Ok(Provider::Default), |n| provider(&n))?,
-            regions: regions::regions(&keys, policies, folder)?,
+            regions: regions::regions(&keys, policies, beside)?,
             nodes: nodes::nodes(&keys)?,
         },
     };

@@ -5,6 +5,7 @@ use std::path::Path;
 use secrecy::ExposeSecret;
 use serde_json::Value;
 
+use super::beside::Beside;
 use super::nodes::MOST_NETWORKS;
 use super::{
     AddressPolicy, Config, EndpointConfig, File, RegionConfig, RegionPolicy, config, tree,
@@ -38,7 +39,11 @@ pub fn operator_config(text: &str) {
     if reads(&main) || policy.as_ref().is_some_and(reads) {
         return;
     }
-    match config(&main, policy.as_ref(), Path::new("/nonexistent")) {
+    match config(
+        &main,
+        policy.as_ref(),
+        Beside::folder(Path::new("/nonexistent")),
+    ) {
         Ok(accepted) => {
             let documents = [Some(&main), policy.as_ref()];
             let elsewhere = documents

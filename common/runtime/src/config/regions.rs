@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::Path;
 
 use pve_model::Region;
 use secrecy::SecretString;
 
+use super::beside::Beside;
 use super::policy::{self, FormerOwner, policy, regions_of};
 use super::tree::{Keys, Node};
 use super::{EndpointConfig, RegionConfig, RegionPolicy, Trust};
@@ -22,14 +22,14 @@ const CA_MAX: u64 = 1 << 20;
 pub(super) fn regions(
     root: &Keys<'_>,
     mut policies: Policies<'_>,
-    folder: &Path,
+    beside: Beside<'_>,
 ) -> Result<BTreeMap<Region, RegionConfig>, String> {
     let known = [["endpoints", "token"].as_slice(), &policy::KEYS].concat();
     let mut regions = BTreeMap::new();
     for (region, node) in regions_of(root)? {
         let keys = node.keys(&known)?;
-        let endpoints = endpoints(&keys.get("endpoints")?, folder)?;
-        let token = token(&keys.get("token")?, &TOKEN, folder)?;
+        let endpoints = endpoints(&keys.get("endpoints")?, beside)?;
+        let token = token(&keys.get("token")?, &TOKEN, beside)?;
         let policy = match &mut policies {
             None => policy(&keys, &region, FormerOwner::Absent)?,
             Some(policies) => {
@@ -72,10 +72,10 @@ pub(super) fn refuse_left_over(policies: Policies<'_>) -> Result<(), String> {
     }
 }
 
-fn endpoints(node: &Node<'_>, folder: &Path) -> Result<Vec<EndpointConfig>, String> {
+fn endpoints(node: &Node<'_>, beside: Beside<'_>) -> Result<Vec<EndpointConfig>, String> {
     let mut endpoints: Vec<EndpointConfig> = Vec::new();
     for member in node.members()? {
-        let endpoint = endpoint(&member, folder)?;
+        let endpoint = endpoint(&member, beside)?;
         if endpoints.iter().any(|other| other.url == endpoint.url) {
             return Err(member.refuse("is the same as one before it"));
         }
@@ -87,7 +87,7 @@ fn endpoints(node: &Node<'_>, folder: &Path) -> Result<Vec<EndpointConfig>, Stri
     Ok(endpoints)
 }
 
-fn endpoint(node: &Node<'_>, folder: &Path) -> Result<EndpointConfig, String> {
+fn endpoint(node: &Node<'_>, beside: Beside<'_>) -> Result<EndpointConfig, String> {
     let keys = node.keys(&["url", "ca", "caFile", "fingerprint", "insecure"])?;
     let insecure = keys.find("insecure").map_or(Ok(false), |n| n.truth())?;
     let ways = ["ca", "caFile", "fingerprint"];
@@ -104,7 +104,7 @@ fn endpoint(node: &Node<'_>, folder: &Path) -> Result<EndpointConfig, String> {
     let trust = if let Some(node) = keys.find("ca") {
         Trust::Ca(pem(&node, node.text()?)?)
     } else if let Some(node) = keys.find("caFile") {
-        Trust::Ca(pem(&node, &ca_file(&node, folder)?)?)
+        Trust::Ca(pem(&node, &ca_file(&node, beside)?)?)
     } else if let Some(node) = keys.find("fingerprint") {
         Trust::Fingerprint(fingerprint(&node)?)
     } else if insecure {
@@ -116,8 +116,8 @@ fn endpoint(node: &Node<'_>, folder: &Path) -> Result<EndpointConfig, String> {
     Ok(EndpointConfig { url, trust })
 }
 
-fn ca_file(node: &Node<'_>, folder: &Path) -> Result<String, String> {
-    let path = folder.join(node.file()?);
+fn ca_file(node: &Node<'_>, beside: Beside<'_>) -> Result<String, String> {
+    let path = beside.find(node)?;
     bounded::read_to_string(&path, CA_MAX).map_err(|error| match error.kind() {
         ErrorKind::FileTooLarge => node.refuse("is larger than a CA bundle can be"),
         _ => node.refuse(format_args!("cannot read {}: {error}", path.display())),
@@ -192,20 +192,20 @@ pub(super) type TokenKeys = [&'static str; 4];
 
 const TOKEN: TokenKeys = ["id", "idFile", "secret", "secretFile"];
 
-fn token(node: &Node<'_>, names: &TokenKeys, folder: &Path) -> Result<TokenConfig, String> {
-    token_of(&node.keys(names)?, names, folder)
+fn token(node: &Node<'_>, names: &TokenKeys, beside: Beside<'_>) -> Result<TokenConfig, String> {
+    token_of(&node.keys(names)?, names, beside)
 }
 
 /// Reads the token once, so that a wrong one stops the program before it serves.
 pub(super) fn token_of(
     keys: &Keys<'_>,
     names: &TokenKeys,
-    folder: &Path,
+    beside: Beside<'_>,
 ) -> Result<TokenConfig, String> {
     let [id, id_file, secret, secret_file] = names;
     let token = TokenConfig {
-        id: source(keys, id, id_file, folder)?,
-        secret: source(keys, secret, secret_file, folder)?,
+        id: source(keys, id, id_file, beside)?,
+        secret: source(keys, secret, secret_file, beside)?,
     };
     match token.read() {
         Ok(_) => Ok(token),
@@ -222,10 +222,10 @@ pub(super) fn token_of(
     }
 }
 
-fn source(keys: &Keys<'_>, inline: &str, file: &str, folder: &Path) -> Result<Source, String> {
+fn source(keys: &Keys<'_>, inline: &str, file: &str, beside: Beside<'_>) -> Result<Source, String> {
     match (keys.find(inline), keys.find(file)) {
         (Some(value), None) => Ok(Source::Inline(SecretString::from(value.text()?))),
-        (None, Some(path)) => Ok(Source::File(folder.join(path.file()?))),
+        (None, Some(path)) => Ok(Source::File(beside.find(&path)?)),
         (None, None) => Err(keys.refuse(inline, format_args!("is required (or {file})"))),
         (Some(_), Some(_)) => {
             Err(keys.refuse(file, format_args!("stands beside {inline}: give one")))

@@ -16,8 +16,14 @@ fn accepted(text: &str) -> bool {
         .split_once(DIVIDER)
         .map_or((text, None), |(a, b)| (a, Some(b)));
     let policy = policy.map(|text| file("policy.yaml", text).unwrap());
-    file("config.yaml", main)
-        .is_ok_and(|main| config(&main, policy.as_ref(), Path::new("/nonexistent")).is_ok())
+    file("config.yaml", main).is_ok_and(|main| {
+        config(
+            &main,
+            policy.as_ref(),
+            Beside::folder(Path::new("/nonexistent")),
+        )
+        .is_ok()
+    })
 }
 
 #[test]

@@ -329,3 +329,26 @@ fn what_the_former_driver_took_silently_is_refused() {
         "policy.yaml: regions.r1.owners: default differs from features.controllerVmID: say it once"
     );
 }
+
+#[test]
+fn a_config_that_stands_alone_is_what_the_same_texts_are_as_files_and_names_none() {
+    let alone = Config::of_texts(FORMER, POLICY).unwrap();
+    let files = load(&[("config.yaml", FORMER), ("policy.yaml", POLICY)]).unwrap();
+    let told = |config: &Config| (region(config, "r1").policy, region(config, "r1").endpoints);
+    assert_eq!(told(&alone), told(&files));
+    let named = FORMER.replace(
+        &format!("token_secret: {SECRET}"),
+        "token_secret_file: secret",
+    );
+    let refused = Config::of_texts(&named, POLICY).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "config.yaml: clusters[0].token_secret_file: names a file, and none but this config is there: give the value itself"
+    );
+    let ours = "regions: {r1: {endpoints: [{url: 'https://pve:8006', caFile: /etc/ca}], token: {id: a@b!c, secret: d}}}";
+    let refused = Config::of_texts(ours, POLICY).unwrap_err().to_string();
+    assert!(
+        refused.contains("endpoints[0].caFile: names a file"),
+        "{refused}"
+    );
+}
