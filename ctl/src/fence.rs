@@ -10,6 +10,7 @@ use pve_runtime::config::{
     ConfigError, DEFAULT_TERM, FENCES_FILE, Fence, FenceFile, Fenced, MOST_FENCES,
 };
 
+use crate::output::Finished;
 use crate::report;
 use crate::store;
 
@@ -84,6 +85,15 @@ pub(crate) enum FenceError {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+/// Runs the verb.
+pub(crate) fn finish(arguments: &FenceArguments) -> Finished {
+    match run(arguments) {
+        Ok(text) => Finished::told(text, true),
+        Err(error @ (FenceError::Refused(_) | FenceError::File(_))) => Finished::refused(&error),
+        Err(error @ FenceError::Io { .. }) => Finished::failed(&error),
+    }
 }
 
 /// Does what the arguments say; the text for standard output.
