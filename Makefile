@@ -6,8 +6,10 @@ CLUSTER ?=
 FUZZ_SECONDS ?= 60
 PVE_CONFIG ?=
 VM ?=
+ARCH ?= amd64,arm64
+IMAGES ?=
 
-.PHONY: help demo test replay sweep check build lint forgeries nodes fmt deny fuzz tools clean-cache
+.PHONY: help demo test replay sweep check build lint references forgeries nodes fmt deny fuzz tools images try-images clean-cache
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +50,10 @@ lint: ## Format, clippy, dependency rules
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	tests/dependencies
 
+references: build ## Write docs/reference/*.md anew: privileges, parameters, config, metrics, flags
+	UPDATE_REFERENCE=1 $(CARGO) test --quiet -p pve-client --test privileges
+	UPDATE_REFERENCE=1 $(CARGO) test --quiet -p suites --test references
+
 fmt: ## Format everything
 	$(CARGO) fmt --all
 
@@ -59,6 +65,12 @@ fuzz: ## Every parser for FUZZ_SECONDS (60) each, from the corpora below fuzz/
 
 tools: ## The Go-built peers: control plane, kubelet, sidecars, helm, csi-sanity
 	tests/tools/build
+
+images: ## All images as OCI archives, without a container engine, checked; ARCH=amd64,arm64, IMAGES="name name"
+	$(CARGO) run --quiet --release -p images -- build --arch $(ARCH) $(addprefix --only ,$(IMAGES))
+
+try-images: ## Run the programs of the archives that `make images` made, in roots of their own (needs root)
+	$(CARGO) run --quiet --release -p images -- try --arch $(ARCH) $(addprefix --only ,$(IMAGES))
 
 clean-cache: ## Remove what was built outside the repository
 	rm -rf $(HOME)/.cache/pve-cloud
