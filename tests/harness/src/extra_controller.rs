@@ -34,10 +34,19 @@ impl World {
 
     /// Starts one more controller with the config of this world.
     pub async fn extra_controller(&self, name: &str) -> Result<ExtraController> {
+        self.extra_controller_with(name, &[]).await
+    }
+
+    /// The same with more arguments.
+    pub async fn extra_controller_with(
+        &self,
+        name: &str,
+        more: &[String],
+    ) -> Result<ExtraController> {
         let socket = self.folder().join(format!("{name}.sock"));
         let config = self.folder().join(format!("{name}.yaml"));
         std::fs::write(&config, self.config().to_string())?;
-        let mut process = start(self.folder(), name, &socket, &config)?;
+        let mut process = start(self.folder(), name, (&socket, &config), more)?;
         let csi = Csi::at(&socket);
         csi.served_by(&mut process).await?;
         Ok(ExtraController {
@@ -57,7 +66,7 @@ impl World {
         let socket = self.folder().join(format!("{name}.sock"));
         let path = self.folder().join(format!("{name}.yaml"));
         std::fs::write(&path, config)?;
-        let mut process = start(self.folder(), name, &socket, &path)?;
+        let mut process = start(self.folder(), name, (&socket, &path), &[])?;
         let deadline = Instant::now() + REFUSAL;
         let mut bound = false;
         loop {
@@ -75,9 +84,14 @@ impl World {
     }
 }
 
-/// Starts a controller of the world whose folder this is.
-pub(crate) fn start(folder: &Path, name: &str, socket: &Path, config: &Path) -> Result<Process> {
-    let arguments = [
+/// Starts a controller with this socket and config file, and more arguments.
+pub fn start(
+    folder: &Path,
+    name: &str,
+    (socket, config): (&Path, &Path),
+    more: &[String],
+) -> Result<Process> {
+    let mut arguments = vec![
         "--csi-address".to_owned(),
         format!("unix://{}", socket.display()),
         "--cloud-config".to_owned(),
@@ -85,6 +99,7 @@ pub(crate) fn start(folder: &Path, name: &str, socket: &Path, config: &Path) -> 
         "--log-filter".to_owned(),
         "debug,h2=info,hyper=info,rustls=info,tower=info".to_owned(),
     ];
+    arguments.extend_from_slice(more);
     let program = built("pve-csi-controller")?;
     Process::start(name, &program, &arguments, &folder.join("log"))
         .with_context(|| format!("start {name}"))

@@ -1,6 +1,9 @@
-//! Just enough of a Kubernetes API server for a node plugin to see its own Node: get, list and watch of Nodes.
+//! Just enough of a Kubernetes API server for a node plugin to see its own Node: get, list and watch of Nodes; for a
+//! controller the get of the `CSIDriver`; for an operator's command the list of `PersistentVolumes`.
 //!
 //! It stands in where a test is about the plugin; the cluster tests use the real server.
+
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -34,6 +37,8 @@ pub struct KubeStub {
     address: SocketAddr,
     nodes: Arc<watch::Sender<Nodes>>,
     refuse: Arc<Mutex<Option<StatusCode>>>,
+    volumes: Arc<Mutex<Vec<Value>>>,
+    annotations: Arc<Mutex<Value>>,
     _stop: DropGuard,
 }
 
@@ -41,7 +46,12 @@ pub struct KubeStub {
 struct Shared {
     nodes: Arc<watch::Sender<Nodes>>,
     refuse: Arc<Mutex<Option<StatusCode>>>,
+    volumes: Arc<Mutex<Vec<Value>>>,
+    annotations: Arc<Mutex<Value>>,
 }
+
+/// Entries of one page of `PersistentVolumes`.
+const PAGE: usize = 2;
 
 impl KubeStub {
     /// Listens on a free port of 127.0.0.1, in plain HTTP.
@@ -51,13 +61,19 @@ impl KubeStub {
             ..Default::default()
         }));
         let refuse = Arc::new(Mutex::new(None));
+        let volumes = Arc::<Mutex<Vec<Value>>>::default();
+        let annotations = Arc::new(Mutex::new(json!({})));
         let shared = Shared {
             nodes: Arc::clone(&nodes),
             refuse: Arc::clone(&refuse),
+            volumes: Arc::clone(&volumes),
+            annotations: Arc::clone(&annotations),
         };
         let app = Router::new()
             .route("/api/v1/nodes", get(list_or_watch))
             .route("/api/v1/nodes/{name}", get(one))
+            .route("/api/v1/persistentvolumes", get(volumes::list))
+            .route("/apis/storage.k8s.io/v1/csidrivers/{name}", get(driver))
             .with_state(shared);
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -73,6 +89,8 @@ impl KubeStub {
             address,
             nodes,
             refuse,
+            volumes,
+            annotations,
             _stop: stop.drop_guard(),
         })
     }
@@ -125,10 +143,32 @@ impl KubeStub {
         });
     }
 
+    /// Adds a `PersistentVolume` of a driver.
+    pub fn add_volume(&self, name: &str, driver: &str, handle: &str) {
+        let volume = volumes::volume(name, driver, handle);
+        let mut all = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(volume);
+    }
+
+    /// Takes all `PersistentVolumes` away.
+    pub fn clear_volumes(&self) {
+        let mut all = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        all.clear();
+    }
+
     /// From now on every request gets this status, or none of it again.
     pub fn refuse(&self, status: Option<u16>) {
         let status = status.and_then(|code| StatusCode::from_u16(code).ok());
         *self.refuse.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// Writes the annotations of the `CSIDriver`, whatever its name.
+    pub fn annotate_driver(&self, annotations: Value) {
+        let mut known = self
+            .annotations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *known = annotations;
     }
 
     /// Writes a kubeconfig for this server.
@@ -148,6 +188,11 @@ impl KubeStub {
 }
 
 impl Shared {
+    fn volumes(&self) -> Vec<Value> {
+        let all = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        all.clone()
+    }
+
     fn refusal(&self) -> Option<Response> {
         let status = (*self.refuse.lock().unwrap_or_else(PoisonError::into_inner))?;
         let body = json!({
@@ -173,6 +218,20 @@ async fn one(State(shared): State<Shared>, Path(name): Path<String>) -> Response
         },
         |node| Json(node).into_response(),
     )
+}
+
+async fn driver(State(shared): State<Shared>, Path(name): Path<String>) -> Response {
+    if let Some(refusal) = shared.refusal() {
+        return refusal;
+    }
+    let annotations = shared
+        .annotations
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let metadata = json!({ "name": name, "annotations": annotations });
+    Json(json!({ "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": metadata, "spec": {} }))
+        .into_response()
 }
 
 async fn list_or_watch(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use pve_client::{
     ApiError, Client, ClientConfig, ConfigChange, Endpoint, ErrorKind, Limits, Metrics, Presence,
-    Program, Started, StorageRef, TaskOutcome, Timeouts, Token, Trust, VmRef,
+    Program, Started, StorageRef, TaskOutcome, Timeouts, Token, Trust, VmRef, Writes,
 };
 use pve_model::{Bytes, DiskName, Slot};
 use pve_sim::SimHandle;
@@ -71,6 +71,7 @@ impl Probes {
             Ok(Token {
                 id: TOKEN.0.to_owned(),
                 secret: TOKEN.1.to_owned().into(),
+                csrf: None,
             })
         };
         let config = ClientConfig {
@@ -81,6 +82,7 @@ impl Probes {
             token: Arc::new(token),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
+            writes: Writes::default(),
         };
         let [held, free] = DISKS;
         let client = Client::new(config, Metrics::default())?;

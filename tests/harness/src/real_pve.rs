@@ -59,7 +59,8 @@ impl Target {
         let wanted = VmId::try_from(vmid)?;
         for (region, settings) in &config.regions {
             let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-            let client = Connection::new(settings, None, &metrics)?.client;
+            let client =
+                Connection::new(settings, None, &metrics, &pve_client::Writes::default())?.client;
             let vms = client
                 .vms()
                 .await

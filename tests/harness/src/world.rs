@@ -178,14 +178,21 @@ impl World {
 
     /// Starts the controller with a config (JSON is YAML too).
     pub async fn start_controller_with(&mut self, config: &Value) -> Result<()> {
+        self.start_controller_as(config, &[]).await
+    }
+
+    /// Starts the controller with the config of this world and more arguments.
+    pub async fn start_controller_more(&mut self, arguments: &[String]) -> Result<()> {
+        let config = self.config();
+        self.start_controller_as(&config, arguments).await
+    }
+
+    async fn start_controller_as(&mut self, config: &Value, more: &[String]) -> Result<()> {
         let path = self.folder().join("config.yaml");
         std::fs::write(&path, config.to_string())?;
-        let mut process = extra_controller::start(
-            self.folder(),
-            "controller",
-            &self.controller_socket(),
-            &path,
-        )?;
+        let socket = self.controller_socket();
+        let mut process =
+            extra_controller::start(self.folder(), "controller", (&socket, &path), more)?;
         self.csi().served_by(&mut process).await?;
         self.controller = Some(process);
         Ok(())

@@ -22,6 +22,35 @@ pub fn administered(builder: Builder) -> Builder {
 
 /// `POST` of a form to a path below `/api2/json`; what stands in `data`.
 pub async fn post(sim: &SimHandle, path: &str, form: &str) -> Result<Value> {
+    request(sim, "POST", path, form).await
+}
+
+/// Revokes an API token, `user@realm!name`.
+pub async fn revoke(sim: &SimHandle, token: &str) -> Result<()> {
+    let (user, name) = token.split_once('!').context("no token id")?;
+    let path = format!("/access/users/{user}/token/{name}");
+    request(sim, "DELETE", &path, "").await.map(drop)
+}
+
+/// `POST` to the simulator's own control API.
+pub async fn control(sim: &SimHandle, path: &str) -> Result<Value> {
+    let address = sim.control_url().trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!(
+        "POST /_sim{path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    let end = stream.read_to_string(&mut answer).await;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .with_context(|| format!("POST {path}: {end:?}"))?;
+    ensure!(head.starts_with("HTTP/1.1 200"), "POST {path}: {answer}");
+    Ok(serde_json::from_str(body)?)
+}
+
+/// The system's view of the certificate is the one that the simulator began with.
+async fn request(sim: &SimHandle, method: &str, path: &str, form: &str) -> Result<Value> {
     let address = sim.url().trim_start_matches("https://");
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(sim.ca_pem().as_bytes())?)?;
@@ -34,7 +63,7 @@ pub async fn post(sim: &SimHandle, path: &str, form: &str) -> Result<Value> {
     let connector = TlsConnector::from(Arc::new(config));
     let mut stream = connector.connect(name, stream).await?;
     let request = format!(
-        "POST /api2/json{path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+        "{method} /api2/json{path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
          authorization: PVEAPIToken=root@pam!{NAME}={SECRET}\r\n\
          content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n{form}",
         form.len()
@@ -45,8 +74,11 @@ pub async fn post(sim: &SimHandle, path: &str, form: &str) -> Result<Value> {
     let answer = String::from_utf8(answer)?;
     let (head, body) = answer
         .split_once("\r\n\r\n")
-        .with_context(|| format!("POST {path}: {end:?}"))?;
-    ensure!(head.starts_with("HTTP/1.1 200"), "POST {path}: {answer}");
+        .with_context(|| format!("{method} {path}: {end:?}"))?;
+    ensure!(
+        head.starts_with("HTTP/1.1 200"),
+        "{method} {path}: {answer}"
+    );
     let body: Value = serde_json::from_str(body)?;
     Ok(body.get("data").cloned().unwrap_or_default())
 }

@@ -10,6 +10,8 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 
+use super::api_server::{Access, ServerOptions};
+use super::client_authority::{self, ClientAuthority, ClientCertificate};
 use super::kubeconfig::{self, User};
 use super::pki::Pki;
 use super::requirements::Programs;
@@ -44,7 +46,16 @@ impl std::fmt::Debug for ControlPlane {
 impl ControlPlane {
     /// Starts it below `folder` (absolute, short), and waits until service accounts are made: then all of it works.
     pub async fn start(programs: &Programs, folder: &Path) -> Result<Self> {
-        let mut plane = Self::start_server(programs, folder).await?;
+        Self::start_with(programs, folder, ServerOptions::default()).await
+    }
+
+    /// As [`ControlPlane::start`], the API server otherwise than usual.
+    pub async fn start_with(
+        programs: &Programs,
+        folder: &Path,
+        options: ServerOptions,
+    ) -> Result<Self> {
+        let mut plane = Self::start_server_with(programs, folder, options).await?;
         plane.run_controllers()?;
         plane.wait_controllers().await?;
         Ok(plane)
@@ -52,15 +63,25 @@ impl ControlPlane {
 
     /// Starts etcd and the API server alone: Nodes stay as they are written, no controller looks after them.
     pub async fn start_server(programs: &Programs, folder: &Path) -> Result<Self> {
+        Self::start_server_with(programs, folder, ServerOptions::default()).await
+    }
+
+    /// As [`ControlPlane::start_server`], the API server otherwise than usual.
+    pub async fn start_server_with(
+        programs: &Programs,
+        folder: &Path,
+        options: ServerOptions,
+    ) -> Result<Self> {
         if rustls::crypto::ring::default_provider()
             .install_default()
             .is_err()
         {
             tracing::debug!("a TLS provider is installed already");
         }
-        let pki = Pki::create(&folder.join("pki"))?;
-        let [etcd, peer, secure] = free_ports()?;
-        let server = format!("https://127.0.0.1:{secure}");
+        let [etcd, peer, free] = free_ports()?;
+        let access = Access::new(options.pods_reach_it, free);
+        let pki = Pki::create(&folder.join("pki"), access.service)?;
+        let server = format!("https://{}:{}", access.address, access.port);
         let users: Vec<User> = [
             User::admin(),
             User::component("kube-controller-manager"),
@@ -81,7 +102,9 @@ impl ControlPlane {
             processes: Vec::new(),
         };
         plane.run("etcd", &etcd_flags(folder, etcd, peer))?;
-        plane.run("kube-apiserver", &plane.server_flags(etcd, secure))?;
+        let mut flags = plane.server_flags(etcd, &access);
+        flags.extend(options.flags(&folder.join("pki"), &plane.audit_log())?);
+        plane.run("kube-apiserver", &flags)?;
         plane.wait_ready().await?;
         Ok(plane)
     }
@@ -94,6 +117,11 @@ impl ControlPlane {
     /// Path of the administrator's kubeconfig.
     pub fn admin_kubeconfig(&self) -> PathBuf {
         self.folder.join("pki/admin.kubeconfig")
+    }
+
+    /// Path of the administrator's kubeconfig that names no other file.
+    pub fn whole_admin_kubeconfig(&self) -> Result<PathBuf> {
+        self.whole_kubeconfig("admin-whole", &User::admin().token())
     }
 
     /// Path of a kubeconfig with the credentials of the kubelet of `node`.
@@ -130,6 +158,19 @@ impl ControlPlane {
         )
     }
 
+    /// From now on the API server accepts clients of these authorities and of no others, once it has seen the file.
+    pub fn accept_clients_of(&self, authorities: &[&ClientAuthority]) -> Result<()> {
+        let all: String = authorities.iter().map(|one| one.pem()).collect();
+        let new = self.pki.clients.with_extension("new");
+        std::fs::write(&new, all)?;
+        Ok(std::fs::rename(new, &self.pki.clients)?)
+    }
+
+    /// The text of a kubeconfig with a client certificate, all in itself, as the makers of control planes write it.
+    pub fn certificate_kubeconfig(&self, client: &ClientCertificate) -> Result<String> {
+        client_authority::kubeconfig(&self.server, &self.pki.ca, client)
+    }
+
     /// The programs it was started from.
     pub fn programs(&self) -> &Programs {
         &self.programs
@@ -143,6 +184,11 @@ impl ControlPlane {
     /// Where the programs write their logs.
     pub fn logs(&self) -> PathBuf {
         self.folder.join("log")
+    }
+
+    /// Where the API server writes who asked for what, a JSON object per line, if it was asked to.
+    pub fn audit_log(&self) -> PathBuf {
+        self.folder.join("audit.log")
     }
 
     /// Kills all of it: the data is thrown away, a graceful end would only take time.
@@ -195,19 +241,19 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn server_flags(&self, etcd: u16, secure: u16) -> Vec<String> {
+    fn server_flags(&self, etcd: u16, access: &Access) -> Vec<String> {
         let pki = &self.pki;
         vec![
             format!("--etcd-servers=http://127.0.0.1:{etcd}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--advertise-address=127.0.0.1".to_owned(),
-            format!("--secure-port={secure}"),
+            format!("--bind-address={}", access.address),
+            format!("--advertise-address={}", access.address),
+            format!("--secure-port={}", access.port),
             // A loopback address may not be an endpoint of the service `kubernetes`.
             "--endpoint-reconciler-type=none".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            format!("--service-cluster-ip-range={}", access.services),
             format!("--tls-cert-file={}", pki.serving.display()),
             format!("--tls-private-key-file={}", pki.serving_key.display()),
-            format!("--client-ca-file={}", pki.ca.display()),
+            format!("--client-ca-file={}", pki.clients.display()),
             format!("--token-auth-file={}/pki/tokens.csv", self.folder.display()),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", pki.accounts.display()),

@@ -33,6 +33,8 @@ pub struct NodeSpec {
     pub system_uuid: String,
     /// Who initialises it.
     pub cloud_provider: CloudProvider,
+    /// Images, without tag, and the programs of this machine that stand for them.
+    pub images: Vec<(String, PathBuf)>,
 }
 
 /// A running kubelet.
@@ -70,6 +72,8 @@ impl Kubelet {
         if spec.cloud_provider == CloudProvider::External {
             args.push("--cloud-provider=external".to_owned());
         }
+        let images = spec.images.iter();
+        args.extend(images.map(|(image, file)| format!("--image={image}={}", file.display())));
         let process = Process::start(
             &format!("kubelet-{}", spec.name),
             &plane.programs().kubernetes(),

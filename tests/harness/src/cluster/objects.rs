@@ -22,6 +22,8 @@ pub const PROVISIONER: &str = "csi-provisioner";
 pub const ATTACHER: &str = "csi-attacher";
 /// Service account of csi-resizer.
 pub const RESIZER: &str = "csi-resizer";
+/// Service account of the driver's controller.
+pub const CONTROLLER: &str = "csi-controller";
 /// Service account of the node plugin.
 pub const NODE_PLUGIN: &str = "csi-node";
 /// Service account of the cloud-controller-manager.
@@ -88,6 +90,7 @@ pub async fn install(client: &Client, classes: &[Class]) -> Result<()> {
         (PROVISIONER, provisioner_rules()),
         (ATTACHER, attacher_rules()),
         (RESIZER, resizer_rules()),
+        (CONTROLLER, controller_rules()),
         (NODE_PLUGIN, node_plugin_rules()),
         (CCM, ccm_rules()),
     ] {
@@ -211,7 +214,15 @@ fn resizer_rules() -> Value {
             &["events"],
             &["list", "watch", "create", "update", "patch"]
         ),
-        rule("storage.k8s.io", &["volumeattributesclasses"], &READ),
+    ])
+}
+
+/// Hints behind former node ids, what is attached, and whether the tenant goes away.
+fn controller_rules() -> Value {
+    json!([
+        rule("", &["nodes"], &["get"]),
+        rule("storage.k8s.io", &["volumeattachments"], &["get", "list"]),
+        rule("storage.k8s.io", &["csidrivers"], &["get"]),
     ])
 }
 

@@ -9,8 +9,6 @@ use rcgen::{
     KeyPair, KeyUsagePurpose, SanType,
 };
 
-/// The address of the service `kubernetes`: the first one of the service range.
-const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const NAMES: [&str; 4] = [
     "localhost",
     "kubernetes",
@@ -23,6 +21,8 @@ const NAMES: [&str; 4] = [
 pub(super) struct Pki {
     /// Certificate of the authority.
     pub(super) ca: PathBuf,
+    /// Certificates of the authorities whose clients the API server accepts; it reads the file again when it changes.
+    pub(super) clients: PathBuf,
     /// Serving certificate of the API server.
     pub(super) serving: PathBuf,
     /// Its key, PKCS#8.
@@ -34,8 +34,8 @@ pub(super) struct Pki {
 }
 
 impl Pki {
-    /// Writes everything into `folder`.
-    pub(super) fn create(folder: &Path) -> Result<Self> {
+    /// Writes everything into `folder`. `service` is the address of the service `kubernetes`.
+    pub(super) fn create(folder: &Path, service: Ipv4Addr) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let write = |name: &str, pem: &str| -> Result<PathBuf> {
             let path = folder.join(name);
@@ -44,10 +44,11 @@ impl Pki {
         };
         let ca = CertifiedIssuer::self_signed(authority(), KeyPair::generate()?)?;
         let serving_key = KeyPair::generate()?;
-        let serving = serving()?.signed_by(&serving_key, &ca)?;
+        let serving = serving(service)?.signed_by(&serving_key, &ca)?;
         let accounts = KeyPair::generate()?;
         Ok(Self {
             ca: write("ca.crt", &ca.pem())?,
+            clients: write("clients.crt", &ca.pem())?,
             serving: write("apiserver.crt", &serving.pem())?,
             serving_key: write("apiserver.key", &serving_key.serialize_pem())?,
             accounts_key: write("accounts.key", &accounts.serialize_pem())?,
@@ -56,7 +57,7 @@ impl Pki {
     }
 }
 
-fn authority() -> CertificateParams {
+pub(super) fn authority() -> CertificateParams {
     let mut params = CertificateParams::default();
     params
         .distinguished_name
@@ -70,12 +71,12 @@ fn authority() -> CertificateParams {
     params
 }
 
-fn serving() -> Result<CertificateParams> {
+fn serving(service: Ipv4Addr) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(NAMES.map(str::to_owned))?;
     params
         .distinguished_name
         .push(DnType::CommonName, "kube-apiserver");
-    for address in [Ipv4Addr::LOCALHOST, SERVICE] {
+    for address in [Ipv4Addr::LOCALHOST, service] {
         params
             .subject_alt_names
             .push(SanType::IpAddress(IpAddr::V4(address)));

@@ -54,7 +54,8 @@ impl Programs {
         })
     }
 
-    pub(super) fn kubernetes(&self) -> PathBuf {
+    /// All of Kubernetes in one program: its first argument says which part it is.
+    pub fn kubernetes(&self) -> PathBuf {
         self.folder.join("kubepeer")
     }
 

@@ -25,6 +25,17 @@ const PROVISIONER_FLAGS: [&str; 6] = [
 const ATTACHER_FLAGS: [&str; 1] = ["--default-fstype=ext4"];
 const RESIZER_FLAGS: [&str; 1] = ["--handle-volume-inuse-error=false"];
 
+/// The flags that decide how a sidecar works, without those that say where socket and API server are.
+pub fn sidecar_flags(name: &str) -> impl Iterator<Item = &'static str> {
+    let own: &[&'static str] = match name {
+        PROVISIONER => &PROVISIONER_FLAGS,
+        ATTACHER => &ATTACHER_FLAGS,
+        RESIZER => &RESIZER_FLAGS,
+        _ => &[],
+    };
+    COMMON.iter().chain(own).copied()
+}
+
 /// The running sidecars. Dropped, they are killed.
 #[derive(Debug)]
 pub struct Sidecars {
@@ -35,18 +46,14 @@ impl Sidecars {
     /// Starts them on the controller's socket. The objects of [`super::objects::install`] must be there.
     pub async fn start(plane: &ControlPlane, socket: &Path) -> Result<Self> {
         let mut processes = Vec::new();
-        for (name, flags) in [
-            (PROVISIONER, PROVISIONER_FLAGS.as_slice()),
-            (ATTACHER, ATTACHER_FLAGS.as_slice()),
-            (RESIZER, RESIZER_FLAGS.as_slice()),
-        ] {
+        for name in [PROVISIONER, ATTACHER, RESIZER] {
             let kubeconfig = account_kubeconfig(plane, name).await?;
             let mut args = vec![
                 format!("--kubeconfig={}", kubeconfig.display()),
                 format!("--csi-address={}", socket.display()),
                 "--v=2".to_owned(),
             ];
-            args.extend(COMMON.iter().chain(flags).map(|&flag| flag.to_owned()));
+            args.extend(sidecar_flags(name).map(str::to_owned));
             let program = plane.programs().sidecar(name);
             let env = [("NAMESPACE", NAMESPACE.to_owned())];
             let logs = plane.logs();
@@ -76,8 +83,13 @@ impl Sidecars {
     }
 
     /// SIGTERM to each.
-    pub async fn stop(self) -> Result<()> {
-        for (_, process) in self.processes {
+    pub async fn stop(mut self) -> Result<()> {
+        self.end().await
+    }
+
+    /// As [`Sidecars::stop`]; none is left afterwards.
+    pub async fn end(&mut self) -> Result<()> {
+        for (_, process) in self.processes.drain(..) {
             process.stop().await?;
         }
         Ok(())

@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::control_plane::ControlPlane;
 use super::kubelet::{CloudProvider, Kubelet, NodeSpec};
-use super::objects::{CCM, Class, NAMESPACE, NODE_PLUGIN, install};
+use super::objects::{CCM, CONTROLLER, Class, NAMESPACE, NODE_PLUGIN, install};
 use super::requirements::Programs;
 use super::sidecars::{Sidecars, account_kubeconfig, account_token};
 use super::wait::eventually;
@@ -62,7 +62,7 @@ pub struct Stack {
     /// `n1`, `n2`, …
     pub workers: Vec<Worker>,
     ccm: Option<Process>,
-    plane: ControlPlane,
+    pub(super) plane: ControlPlane,
     run: RunDir,
     /// The simulator and the controller.
     pub world: World,
@@ -159,6 +159,32 @@ impl Stack {
         let process = Process::start(CCM, &built("pve-ccm")?, &args, &self.plane.logs())?;
         self.ccm = Some(process);
         Ok(())
+    }
+
+    /// Ends controller and sidecars and starts them again, as a new Pod of the management cluster, the
+    /// controller with the tenant's kubeconfig.
+    pub async fn restart_management(&mut self) -> Result<()> {
+        self.sidecars.end().await?;
+        if let Some(controller) = self.world.controller.take() {
+            controller.stop().await?;
+        }
+        let token = account_token(&self.plane, CONTROLLER).await?;
+        let kubeconfig = self.plane.whole_kubeconfig(CONTROLLER, &token)?;
+        let arguments = [format!("--kubeconfig={}", kubeconfig.display())];
+        self.world.start_controller_more(&arguments).await?;
+        let socket = self.world.controller_socket();
+        self.sidecars = Sidecars::start(&self.plane, &socket).await?;
+        Ok(())
+    }
+
+    /// Starts one more set of sidecars, on another controller's socket.
+    pub async fn more_sidecars(&self, socket: &Path) -> Result<Sidecars> {
+        Sidecars::start(&self.plane, socket).await
+    }
+
+    /// Ends the sidecars: nobody looks after the tenant's claims and capacities any more.
+    pub async fn end_sidecars(&mut self) -> Result<()> {
+        self.sidecars.end().await
     }
 
     /// An administrator's client.
@@ -261,6 +287,7 @@ impl Worker {
             name: format!("n{}", index + 1),
             system_uuid: uuid(vm.vmid),
             cloud_provider: CloudProvider::External,
+            images: Vec::new(),
         };
         let kubelet = Kubelet::start(plane, &spec).await?;
         let plugin_folder = kubelet.root().join("plugins").join(DEFAULT_DRIVER_NAME);

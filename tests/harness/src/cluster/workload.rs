@@ -50,7 +50,7 @@ pub struct Claim<'a> {
 pub struct Workload<'a> {
     /// Its name.
     pub name: &'a str,
-    /// The Node on which it has to run.
+    /// The Node on which it has to run; any if it is empty.
     pub node: &'a str,
     /// The claim.
     pub claim: &'a str,
@@ -155,6 +155,13 @@ impl Tenant {
     /// Waits until a Pod's command has ended well.
     pub async fn wait_succeeded(&self, name: &str) -> Result<Duration> {
         self.wait_phase(name, "Succeeded").await
+    }
+
+    /// The Node on which a Pod runs.
+    pub async fn node_of(&self, name: &str) -> Result<String> {
+        let pod = self.pods.get(name).await?;
+        let node = pod.spec.and_then(|spec| spec.node_name);
+        node.context("it is on no Node")
     }
 
     /// The phase of a Pod.
@@ -318,10 +325,14 @@ fn pod(workload: &Workload<'_>) -> Value {
     if let Some(fields) = container.as_object_mut() {
         fields.insert(key.to_owned(), value);
     }
+    let selector = match workload.node {
+        "" => json!({}),
+        node => json!({ "kubernetes.io/hostname": node }),
+    };
     json!({
         "metadata": { "name": workload.name },
         "spec": {
-            "nodeSelector": { "kubernetes.io/hostname": workload.node },
+            "nodeSelector": selector,
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 2,
             "automountServiceAccountToken": false,
