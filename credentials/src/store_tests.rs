@@ -186,12 +186,12 @@ fn a_folder_that_is_not_there_is_made_for_its_owner_alone_where_it_is_in_memory(
     // The kubelet's, with `fsGroup`.
     let open = std::fs::Permissions::from_mode(0o3777);
     std::fs::set_permissions(volume.path(), open).unwrap();
-    let made = volume.path().join("files");
-    let store = Store::open(&made).unwrap();
-    let mode = std::fs::metadata(&made).unwrap().mode();
+    let folder = volume.path().join("files");
+    let store = Store::open(&folder).unwrap();
+    let mode = std::fs::metadata(&folder).unwrap().mode();
     assert_eq!(mode & 0o777, 0o700, "{mode:o}");
     store.put(&files(&[("a", "1")])).unwrap();
-    Store::open(&made).unwrap();
+    Store::open(&folder).unwrap();
     let deep = Store::open(&volume.path().join("not/there"));
     assert!(matches!(deep, Err(Trouble::Failed(_))), "{deep:?}");
     assert!(!volume.path().join("not").exists());

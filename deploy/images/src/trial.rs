@@ -136,12 +136,16 @@ impl Root<'_> {
         };
         let folder = self.path.join(CONFIG.trim_start_matches('/'));
         std::fs::create_dir(&folder)?;
-        for name in ["config", "policy"] {
-            let from = repository()?.join(format!("docs/reference/{name}.example.yaml"));
-            let to = folder.join(format!("{name}.yaml"));
-            std::fs::copy(from, &to)?;
-            set_mode(&to, 0o444)?;
-        }
+        let from = repository()?.join("docs/reference/config.example.yaml");
+        let to = folder.join("config.yaml");
+        std::fs::copy(from, &to)?;
+        set_mode(&to, 0o444)?;
+        // What it names: an authority, and a token in two files.
+        let authorities = self.path.join("etc/ssl/certs/ca-certificates.crt");
+        std::fs::copy(authorities, folder.join("dc2-ca.pem"))?;
+        std::fs::write(folder.join("dc2-token-id"), "csi@pve!example")?;
+        let secret = "00000000-1111-2222-3333-444444444444";
+        std::fs::write(folder.join("dc2-token-secret"), secret)?;
         let mut arguments = vec![
             program,
             "--cloud-config",

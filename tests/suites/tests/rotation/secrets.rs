@@ -193,11 +193,25 @@ pub(crate) async fn planted() -> Result<()> {
     let arguments = ["-c", "sleep 60; exit", MISPLACED];
     let logs = run.path().join("log");
     let process = Process::start_with_env("shell", shell, &arguments, &environment, &logs)?;
+    let pid = process.pid().context("it has ended")?;
+    began(pid).await?;
     let mut shown = Exposure::of(&[("a token", MISPLACED)]);
-    shown.process(process.pid().context("it has ended")?)?;
+    shown.process(pid)?;
     process.kill().await?;
     ensure!(found(&shown) == 2, "{shown:?}");
     Ok(())
+}
+
+/// A process has its parent's arguments until it runs a program of its own.
+async fn began(pid: u32) -> Result<()> {
+    for _ in 0..500 {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline"))?;
+        if arguments.starts_with(b"/bin/sh\0") {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    anyhow::bail!("the shell has not begun")
 }
 
 fn may_mount() -> bool {
