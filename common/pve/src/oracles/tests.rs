@@ -205,6 +205,13 @@ fn ask(data: &Value) {
     answer(json!({ "data": data }).to_string().as_bytes());
 }
 
+#[test]
+fn a_flag_that_is_a_zero_below_zero_is_off() {
+    ask(
+        &json!([{"type": "qemu", "vmid": 100, "node": "pve1", "status": "stopped", "template": -0.0}]),
+    );
+}
+
 proptest! {
     /// B15: one entry of another shape breaks no list, and is not read as absent.
     #[test]
