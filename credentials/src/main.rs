@@ -21,7 +21,7 @@ use pve_model::Region;
 use pve_runtime::admin::Admin;
 use pve_runtime::config::Provider;
 use pve_runtime::process;
-use pve_runtime::telemetry::{self, LogFormat};
+use pve_runtime::telemetry::LogFormat;
 use tokio_util::sync::CancellationToken;
 
 /// Writes what the drivers read, from the operator's Secret and the tenant's kubeconfig, into memory.
@@ -94,27 +94,13 @@ fn provider(text: &str) -> Result<Provider, &'static str> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Err(error) = telemetry::init(arguments.log_format, &arguments.log_filter) {
-        eprintln!("{error}");
-        return process::config_refused();
-    }
-    if let Err(error) = process::keep_memory_private() {
-        tracing::error!(%error, "this program's memory can't be kept out of core dumps");
-        return ExitCode::FAILURE;
-    }
-    if rustls::crypto::ring::default_provider()
-        .install_default()
-        .is_err()
-    {
-        tracing::debug!("a TLS provider is installed already");
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let ended = match runtime {
-        Ok(runtime) => runtime.block_on(run(arguments)),
-        Err(error) => Err(error.into()),
-    };
+    let (format, filter) = (arguments.log_format, arguments.log_filter.clone());
+    process::run(format, &filter, async {
+        code(Box::pin(run(arguments)).await)
+    })
+}
+
+fn code(ended: anyhow::Result<()>) -> ExitCode {
     let Err(error) = ended else {
         return ExitCode::SUCCESS;
     };
