@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use pve_client::{Client, StorageRef};
-use pve_model::{DiskName, PveNode, StorageId, VmId};
+use pve_model::{DiskName, PveNode, StorageId, VmId, VolumeId};
+use pve_runtime::config::RegionPolicy;
 
 /// A storage and the hosts that have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,35 @@ pub(crate) struct Place {
     pub(crate) shared: bool,
     /// The hosts that have it, each with whether it is up.
     pub(crate) hosts: Vec<(PveNode, bool)>,
+}
+
+impl Place {
+    /// Where a volume on it is to be asked for; an error if nobody who is up can be asked.
+    pub(crate) fn of_volume(&self, volume: &VolumeId) -> Result<StorageRef, &'static str> {
+        let mut up = self
+            .hosts
+            .iter()
+            .filter(|(_, up)| *up)
+            .map(|(host, _)| host);
+        let host = match &volume.pve_node {
+            Some(host) => up.find(|up| *up == host),
+            None => up.next(),
+        };
+        Ok(StorageRef {
+            pve_node: host.ok_or("no host that has its storage is up")?.clone(),
+            storage: volume.storage.clone(),
+        })
+    }
+}
+
+/// The owners in whose name disks may have been made.
+pub(crate) fn owners(policy: &RegionPolicy) -> BTreeSet<VmId> {
+    let all = policy
+        .owners
+        .default
+        .iter()
+        .chain(policy.owners.per_node.values());
+    all.copied().collect()
 }
 
 /// A disk that was found.

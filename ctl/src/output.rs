@@ -147,6 +147,11 @@ pub(crate) async fn within(
 
 /// Runs a verb that waits for others; SIGINT and SIGTERM tell it to end.
 pub(crate) fn wait(verb: impl AsyncFnOnce(CancellationToken) -> Finished) -> Finished {
+    if let Err(error) = process::keep_memory_private() {
+        return Finished::failed(&format!(
+            "its memory can't be kept out of core dumps: {error}"
+        ));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

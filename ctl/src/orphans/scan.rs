@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pve_client::{Client, HostState, Presence, StorageRef};
-use pve_model::{PveNode, Region, StorageId, VmId, VolumeId};
+use pve_client::{Client, HostState, Presence};
+use pve_model::{PveNode, Region, StorageId, VolumeId};
 use pve_runtime::config::RegionPolicy;
 
 use super::compare::{Disk, Part};
-use crate::disks::{Found, Place, Search};
+use crate::disks::{Found, Place, Search, owners};
 
 /// What a storage has to be for so that it lists disks of VMs.
 const IMAGES: &str = "images";
@@ -92,15 +92,6 @@ impl Scan {
     }
 }
 
-fn owners(policy: &RegionPolicy) -> BTreeSet<VmId> {
-    let all = policy
-        .owners
-        .default
-        .iter()
-        .chain(policy.owners.per_node.values());
-    all.copied().collect()
-}
-
 /// Without it, lists leave out disks without a word.
 async fn may_list(asked: &Asked, storage: &StorageId) -> Result<(), String> {
     let path = format!("/storage/{storage}");
@@ -156,19 +147,7 @@ async fn adopted(
     let place = places
         .get(&volume.storage)
         .ok_or("its storage is not to be seen")?;
-    let mut up = place
-        .hosts
-        .iter()
-        .filter(|(_, up)| *up)
-        .map(|(host, _)| host);
-    let host = match &volume.pve_node {
-        Some(host) => up.find(|up| *up == host),
-        None => up.next(),
-    };
-    let at = StorageRef {
-        pve_node: host.ok_or("no host that has its storage is up")?.clone(),
-        storage: volume.storage.clone(),
-    };
+    let at = place.of_volume(volume)?;
     let looked = asked
         .client
         .disk(&at, &volume.disk)

@@ -2,25 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use pve_client::{Client, Presence, StorageRef};
-use pve_model::{StorageId, VmId, VolumeId};
+use pve_client::{Client, Presence};
+use pve_model::{StorageId, VolumeId};
 use pve_runtime::config::RegionPolicy;
 
 use super::owner::{self, NAMED, place};
 use super::plan::{Mark, PROGRAMS, Plan};
 use super::seen::{IMAGES, Seen};
-use crate::disks::{Found, Place, Search};
+use crate::disks::{Found, Place, Search, owners};
 use crate::output::Failure;
-
-/// The owners in whose name disks may have been made.
-fn owners(policy: &RegionPolicy) -> BTreeSet<VmId> {
-    let all = policy
-        .owners
-        .default
-        .iter()
-        .chain(policy.owners.per_node.values());
-    all.copied().collect()
-}
 
 /// Refuses tokens that are not this tenant's, and a config that is not.
 pub(super) fn belongs(plan: &Plan, seen: &Seen, policy: &RegionPolicy) -> Result<(), Failure> {
@@ -140,19 +130,7 @@ async fn adopted(admin: &Client, seen: &Seen, volume: &VolumeId) -> Result<bool,
         .get(&volume.storage)
         .ok_or("its storage is not there")?;
     let place = place(seen, storage);
-    let mut hosts = place
-        .hosts
-        .iter()
-        .filter(|(_, up)| *up)
-        .map(|(host, _)| host);
-    let host = match &volume.pve_node {
-        Some(host) => hosts.find(|up| *up == host),
-        None => hosts.next(),
-    };
-    let at = StorageRef {
-        pve_node: host.ok_or("no host that has its storage is up")?.clone(),
-        storage: volume.storage.clone(),
-    };
+    let at = place.of_volume(volume)?;
     let looked = admin
         .disk(&at, &volume.disk)
         .await
